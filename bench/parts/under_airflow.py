@@ -1,6 +1,7 @@
 """Runs under a whole Airflow: from the arrival of a file to its rows, and a scheduled run with an audit."""
 
 import json
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from tests.ports import free_port
 
 _ROWS = 1000
 _LOOKS_EVERY_S = 0.02
+_ARRIVES_WITHIN_S = 10.0
 _PATIENCE_S = 300.0
 _SUITE = {"expectations": [{"type": "expect_column_values_to_be_unique", "kwargs": {"column": "sequence"}}]}
 
@@ -52,7 +54,7 @@ def under_airflow(stand: Stand) -> str:
             is_less_better=True,
         ),
     ]
-    return f"""Data: files of {_ROWS:,} events, one for each run, renamed into the folder when they are whole.
+    return f"""Data: files of {_ROWS:,} events, one for each run, renamed into the folder at random moments.
 Airflow runs as `onceload run` starts it. A scheduled run counts from its minute to its end.
 
 {table(["figure", "must", "aim", "measured", "reached"], [each.row() for each in figures])}
@@ -115,6 +117,8 @@ class _Airflow:
 
     def _arrive(self, landing: Path, name: str, number: int, loaded: Engine) -> tuple[str, float]:
         """The run that loads the file, and the seconds until its rows are there."""
+        # Files do not arrive in step with the pauses of those that look for them.
+        time.sleep(random.Random(number).uniform(0, _ARRIVES_WITHIN_S))
         new = landing / f"{number}.new"
         Events(rows=_ROWS, devices=1).write_jsonl(new)
         new.rename(landing / f"{number}.jsonl")

@@ -4,8 +4,6 @@ The checks run on the server; only counts and a few unexpected values come back.
 published: records that are already loaded or repeated in the batch are left out.
 """
 
-import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,11 +130,7 @@ def _view(engine: Engine, job: Job, stage: Stage, *, source: Sql) -> Iterator[st
 def _ask(
     engine: Engine, suite: Suite, view: str, batch: Batch, *, docs: Path | None, is_traced: bool
 ) -> tuple[Finding, ...]:
-    # It sends usage data unless this is disabled before its import.
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    # Its import takes seconds.
-    import great_expectations as gx
+    from onceload_jobs.quality.library import gx
 
     # Its type hints are incomplete.
     context: Any = gx.get_context(project_config=context_of(docs), mode="ephemeral")

@@ -1,0 +1,25 @@
+"""Start a part of Airflow that forks: a scheduler forks a process for each task, a DAG processor one for each file.
+
+    python -m onceload_airflow.preloaded scheduler        (arguments: those of `airflow`)
+
+Each of them would spend seconds on the same imports, which are done once here, before the first fork.
+"""
+
+import importlib
+from contextlib import suppress
+
+from airflow.__main__ import main
+
+_MODULES = (
+    "onceload.runs",
+    "onceload_airflow.ingest",
+    "onceload_airflow.lineage",
+    "onceload_jobs.quality.library",
+)
+
+if __name__ == "__main__":
+    for name in _MODULES:
+        # Great Expectations comes with an extra.
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    main()  # type: ignore[no-untyped-call] # Airflow's own.
