@@ -37,8 +37,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
             # Spark's tasks inherit it.
             os.environ["ONCELOAD_LOG_FORMAT"] = parsed.log_format
             show_events({**environment, "ONCELOAD_LOG_FORMAT": parsed.log_format})
-        run: Callable[[Arguments, Settings], ExitCode] = parsed.run
-        outcome = Outcome(exit_code=run(parsed, read_settings(environment)))
+        run: Callable[[Arguments, Settings], ExitCode | Outcome] = parsed.run
+        ended = run(parsed, read_settings(environment))
+        outcome = ended if isinstance(ended, Outcome) else Outcome(exit_code=ended)
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no command ends with a traceback.

@@ -15,6 +15,7 @@ from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_jobs.load.engine import Engine, engine_for
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.plan.plan import Plan
+from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.recover.rebuild import refuse_loaded
 
 
@@ -83,9 +84,11 @@ def _news(plan: Plan) -> str:
 
 
 def outcome(pipeline: Pipeline, *, batch: str) -> Report:
-    """The result of a batch, over all its calls."""
+    """The result of a batch, over all its calls, with its files that have no good record."""
     with open_database(pipeline.settings) as engine:
-        return report_of(PostgresLedger(engine), pipeline.name, Batch(batch), after=Position(0))
+        ledger, named = PostgresLedger(engine), Batch(batch)
+        notes = note_nothing_good(pipeline.declared, ledger.all_bad(pipeline.name, named))
+        return report_of(ledger, pipeline.name, named, after=Position(0)).with_notes(notes)
 
 
 def check_rebuild(pipeline: Pipeline) -> None:

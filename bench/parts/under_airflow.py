@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -90,11 +91,12 @@ class _Airflow:
         with self._connected("postgres") as loaded, self._connected("airflow") as airflow:
             for number in range(self._repetitions + 1):
                 run_id, rows_s = self._arrive(landing, name, number, loaded)
-                run_s = _ended(airflow, run_id)
+                its = {"dag_id": f"ingest__{name}", "run_id": run_id}
+                run_s = float(_until(partial(_ask, airflow, _RUN_S, **its))[0][0])
                 print(f"{number}, {name}: rows after {rows_s:.1f} s, run {run_s:.1f} s", file=sys.stderr, flush=True)
                 if number:
                     runs.append(_Run(rows_s, run_s))
-                    for task, *span in _ask(airflow, _TASKS, run_id=run_id):
+                    for task, *span in _ask(airflow, _TASKS, **its):
                         tasks.setdefault(task, []).append((float(span[0]), float(span[1])))
             check_deep(read_pipeline(pipeline), loaded, rows=_ROWS * (self._repetitions + 1))
         pipeline.unlink()
@@ -146,20 +148,16 @@ HAVING count(*) = :runs
 _RUN_S = """
 SELECT extract(epoch FROM end_date - run_after)
   FROM dag_run
- WHERE run_id = :run_id AND state = 'success'
+ WHERE dag_id = :dag_id AND run_id = :run_id AND state = 'success'
 """
 _TASKS = """
 SELECT task_id, extract(epoch FROM task_instance.start_date - run_after),
        extract(epoch FROM task_instance.end_date - run_after)
   FROM task_instance
   JOIN dag_run USING (dag_id, run_id)
- WHERE run_id = :run_id
+ WHERE dag_id = :dag_id AND run_id = :run_id
  ORDER BY task_instance.start_date
 """
-
-
-def _ended(airflow: Engine, run_id: str) -> float:
-    return float(_until(lambda: _ask(airflow, _RUN_S, run_id=run_id))[0][0])
 
 
 def _ask(engine: Engine, statement: str, **binds: object) -> list[_Row]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sqlalchemy import Engine
 
 from onceload.databases import only_pipeline, open_database
+from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.events import FORMATS
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Arguments = argparse.Namespace
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no other name.
-Run = Callable[[Arguments, Settings], ExitCode]
+Run = Callable[[Arguments, Settings], ExitCode | Outcome]
 
 
 def command(

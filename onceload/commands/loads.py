@@ -20,6 +20,7 @@ from onceload.commands.arguments import (
     seconds,
 )
 from onceload.commands.reports import code_of, print_report, watching
+from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload.terminal import (
     on_terminal,
@@ -106,7 +107,7 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     return code_of([replace(note, is_busy=False) for note in found.notes], is_idle=not found.to_read)
 
 
-def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) -> ExitCode:
+def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) -> ExitCode | Outcome:
     """Load new records, exactly once; or stage them for `publish`."""
     pipeline = Pipeline(read_declared(arguments), settings)
     on_terminal(f"pipeline {pipeline.name}: {'loading' if publishes else 'staging'}")
@@ -137,7 +138,10 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
-    return ExitCode.DONE if report.staged is not None else code_of(report.notes, is_idle=not report.records)
+    if report.staged is not None:
+        return ExitCode.DONE
+    why = "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person)
+    return Outcome(exit_code=code_of(report.notes, is_idle=not report.records), message=why)
 
 
 def publish(arguments: Arguments, settings: Settings) -> ExitCode:

@@ -6,6 +6,7 @@ nothing new.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -42,6 +43,9 @@ class _Reported:
 class Arrivals(BaseEventTrigger):
     """Fires when a pipeline has new records: once for each state of its files."""
 
+    #: Airflow sets it for a trigger of an asset; before 3.3 it has none, and a restart may repeat an event.
+    asset_state_store: Any = None
+
     def __init__(
         self,
         *,
@@ -56,7 +60,8 @@ class Arrivals(BaseEventTrigger):
         self.values = dict(values)
         self.every_s = every_s
         self._path: str | None = None
-        self._listed: Listing | None = None
+        #: A digest: a list of many files is large.
+        self._listed = b""
         self._listing_pause_s = _LISTS_EVERY_S
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -95,17 +100,21 @@ class Arrivals(BaseEventTrigger):
         # A slow import; the DAG processor needs only the class.
         from onceload.runs import look
 
-        declared = read_pipeline(Path(self.pipeline_file), offered=self.values)
+        declared, started = read_pipeline(Path(self.pipeline_file), offered=self.values), time.monotonic()
         self._list(declared.source.path)
-        return look(OnceloadHook(self.onceload_conn_id).pipeline(declared))
+        found = look(OnceloadHook(self.onceload_conn_id).pipeline(declared))
+        # Lists and looks take at most a part of the time, however large the folder is.
+        self._listing_pause_s = max(_LISTS_EVERY_S, time.monotonic() - started, self._listing_pause_s)
+        return found
 
     async def _pause(self, *, may_be_short: bool) -> None:
         """Wait for the next look, which is due at once if the list of files changes; object stores are not listed."""
         until = time.monotonic() + self.every_s
-        while (left := until - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, self._listing_pause_s))
+        while (left := until - time.monotonic()) > self._listing_pause_s:
+            await asyncio.sleep(self._listing_pause_s)
             if may_be_short and self._path is not None and await asyncio.to_thread(self._list, self._path):
                 return
+        await asyncio.sleep(max(0.0, left))
 
     def _list(self, path: str) -> bool:
         """List the files if they are on a disk of this machine, and return whether any have changed."""
@@ -113,10 +122,17 @@ class Arrivals(BaseEventTrigger):
         before, started = self._listed, time.monotonic()
         with suppress(OSError, OnceloadError):
             # The next look reports errors.
-            self._listed = list_files(path) if self._path else None
+            self._listed = _digest(list_files(path)) if self._path else b""
         # A large folder takes at most a twentieth of the time.
         self._listing_pause_s = max(_LISTS_EVERY_S, 20 * (time.monotonic() - started))
         return self._listed != before
+
+
+def _digest(listing: Listing) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for file in listing.files:
+        digest.update(repr((file.name, file.size, file.modified_at)).encode())
+    return digest.digest()
 
 
 def _is_due(found: "Found", reported: _Reported) -> bool:

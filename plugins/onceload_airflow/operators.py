@@ -73,11 +73,15 @@ class _OfPipeline(BaseOperator):
 
     @contextmanager
     def skipped_without_rows(self, context: "Context") -> Iterator[None]:
-        """Skip the task if nothing was staged because another load was faster."""
+        """Skip the task if nothing is staged because the batch is published, or another load was faster."""
+        from onceload.runs import outcome
+
         with in_airflows_words():
             try:
                 yield
             except onceload.NothingKept as error:
+                if outcome(self.pipeline(context), batch=batch_of(context)).records:
+                    raise AirflowSkipException("this batch is already published") from error
                 found = self.look(context, batch=batch_of(context))
                 if found.is_busy:
                     raise
@@ -87,6 +91,15 @@ class _OfPipeline(BaseOperator):
                 raise AirflowSkipException(
                     "nothing was staged, because another load has already loaded these records"
                 ) from error
+
+    def publish(self, context: "Context") -> "LoadReport":
+        """Publish the staged batch, and leave its problems to the report."""
+        with self.skipped_without_rows(context):
+            accepts = accepts_differences(context)
+            report = self.pipeline(context).publish(batch_of(context), accepts_differences=accepts)
+        if problems := _problems(report):
+            context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=problems)
+        return report
 
 
 class Plan(ShortCircuitOperator, _OfPipeline):
@@ -157,35 +170,40 @@ class Load(_OfPipeline):
 
     def execute(self, context: "Context") -> None:
         is_here = self._engine(context) == "local"
+        # Rows are published despite a difference only by `publish`, which replaces nothing by an empty file.
+        publishes = self.publishes and not accepts_differences(context)
         with in_airflows_words():
-            arguments = self._arguments(context, is_here=is_here)
+            arguments = self._arguments(context, is_here=is_here, publishes=publishes)
             command = (
                 [sys.executable, _PROGRAM, *arguments]
                 if is_here
                 else self._submitting(str(context["run_id"]), arguments)
             )
             access = access_of(self.pipeline(context).declared.source.path)
-            self._launch(context, command, {**OnceloadHook(self.onceload_conn_id).environment(), **access})
+            environment = {**OnceloadHook(self.onceload_conn_id).environment(), **access}
+            if problems := self._launch(command, environment):
+                context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=problems)
+        if self.publishes and not publishes:
+            self.publish(context)
 
     def _engine(self, context: "Context") -> str:
         return self.engine if self.engine != "auto" else self.look(context, batch=batch_of(context)).engine
 
-    def _arguments(self, context: "Context", *, is_here: bool) -> list[str]:
+    def _arguments(self, context: "Context", *, is_here: bool, publishes: bool) -> list[str]:
         values = given_values(context)
         asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
         return [
-            *self.command(context),
+            *self.command(context, publishes=publishes),
             *(f"--set={name}={values[name]}" for name in asked),
             *("--batch", str(batch_of(context))),
             *("--engine", "local" if is_here else "spark"),
         ]
 
-    def command(self, context: "Context") -> list[str]:
+    def command(self, context: "Context", *, publishes: bool) -> list[str]:
         """The arguments of the call, without placeholders and batch."""
         chosen = [f"--only={each}" for each in chosen_files(context)]
         chosen += ["--replace"] if is_replacing(context) else []
-        chosen += ["--accept-differences"] if self.publishes and accepts_differences(context) else []
-        return ["load" if self.publishes else "stage", self.pipeline_file, *chosen]
+        return ["load" if publishes else "stage", self.pipeline_file, *chosen]
 
     def _submitting(self, name: str, arguments: Sequence[str]) -> list[str]:
         quiet = Path(onceload_jobs.__path__[0], "log4j2.properties")
@@ -206,8 +224,11 @@ class Load(_OfPipeline):
                 f"it: airflow connections add {self.conn_id} --conn-type spark --conn-host 'local[*]'"
             ) from error
 
-    def _launch(self, context: "Context", command: list[str], environment: Mapping[str, str]) -> None:
-        """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence."""
+    def _launch(self, command: list[str], environment: Mapping[str, str]) -> str:
+        """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence.
+
+        Return the problems of files that need a person, if all others are loaded.
+        """
         with TemporaryDirectory(prefix="onceload-") as folder:
             file = Path(folder) / "outcome.json"
             # Passed only by inheritance: other ways end in arguments, and the address may contain a password.
@@ -216,13 +237,11 @@ class Load(_OfPipeline):
             inherited = {**os.environ, **python, **environment, OUTCOME_FILE: str(file)}
             ended = SubprocessHook().run_command(command, env=inherited, cwd=str(Path.cwd()))
             if ended.exit_code == 0:
-                return
+                return ""
             outcome = find_outcome(file)
             is_of_files = outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and not outcome.error
-            if is_of_files and self.publishes:
-                # The other files are loaded; the report fails for these.
-                context["ti"].xcom_push(key=_NEEDS_A_PERSON, value="see the log of the task load")
-                return
+            if outcome and is_of_files and self.publishes:
+                return outcome.message
             raise failure_of(outcome, last_line=ended.output)
 
     def on_kill(self) -> None:
@@ -251,12 +270,7 @@ class Publish(_OfPipeline):
     operator_extra_links = (LedgerLink(),)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        with self.skipped_without_rows(context):
-            accepts = accepts_differences(context)
-            report = self.pipeline(context).publish(batch_of(context), accepts_differences=accepts)
-        if problems := "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person):
-            context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=problems)
-        return _counts(report)
+        return _counts(self.publish(context))
 
 
 class Report(_OfPipeline):
@@ -279,21 +293,31 @@ class Report(_OfPipeline):
             found = self.look(context, batch=batch_of(context))
             with open_database(pipeline.settings) as engine:
                 self._lineage = Lineage.of(pipeline.declared, report, engine)
+        if found.is_held:
+            raise AirflowFailException("the batch of this run is not published. Clear the task load to load it")
         reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
-        problems = "; ".join(dict.fromkeys(filter(None, [*reported, found.needs_a_person])))
+        problems = "; ".join(dict.fromkeys(filter(None, [*reported, _problems(report), found.needs_a_person])))
+        if not (problems or report.records):
+            raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
         _send_metrics(counts)
         if problems:
-            raise AirflowFailException("all other files are loaded; these need a person: " + problems)
+            others = "Other files are left for the next run" if found.is_anything_new else "All other files are loaded"
+            now = "After you have fixed them, clear the task load, or wait for the next run"
+            raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}")
         return counts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
         """The hook of Airflow's OpenLineage provider; also called for a report that fails."""
         del task_instance
         return self._lineage.in_openlineage() if self._lineage else None
+
+
+def _problems(report: "LoadReport") -> str:
+    return "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person)
 
 
 def _send_metrics(counts: Mapping[str, Any]) -> None:

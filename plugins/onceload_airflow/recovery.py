@@ -207,7 +207,8 @@ class Rebuild(OfOnePipeline, Load):
     def __init__(self, **others: Any) -> None:  # noqa: ANN401
         super().__init__(pipeline_file="", publishes=False, engine="spark", **others)
 
-    def command(self, context: "Context") -> list[str]:
+    def command(self, context: "Context", *, publishes: bool) -> list[str]:
+        del publishes
         snapshot = context["params"]["snapshot_file"]
         return ["recover", "rebuild", self.pipeline_file, *([f"--snapshot={snapshot}"] if snapshot else [])]
 

@@ -32,20 +32,23 @@ if ended.returncode:
     sys.exit(1)
 """
 _TASK = """
-import os
+import json, os
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from onceload_airflow import failures
-from onceload_airflow.operators import Load
+from onceload_airflow.operators import Audit, Load, Report
 
 failures.get_current_context = lambda: {"task_reschedule_count": int(os.environ.get("LOOKS", 0))}
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
-ti = SimpleNamespace(xcom_push=lambda **pushed: print("pushed", pushed))
+ti = SimpleNamespace(xcom_push=lambda **pushed: print("pushed", pushed), xcom_pull=lambda **asked: [])
+made = {"load": {"publishes": True, "engine": os.environ.get("ENGINE", "spark")}, "stage": {"publishes": False}}
+task = os.environ.get("TASK", "load")
+context = {"dag_run": run, "params": json.loads(os.environ.get("PARAMS", "{}")), "run_id": "r", "ti": ti}
 try:
-    Load(task_id="l", pipeline_file=os.environ["FILE"], publishes=True, engine="spark").execute(
-        {"dag_run": run, "params": {}, "run_id": "r", "ti": ti}
-    )
+    (Load if task in made else {"audit": Audit, "report": Report}[task])(
+        task_id="l", pipeline_file=os.environ["FILE"], **made.get(task, {})
+    ).execute(context)
     print("went on")
 except Exception as error:
     print(type(error).__name__, getattr(error, "reschedule_date", at) > datetime.now(UTC), error)
@@ -104,4 +107,48 @@ def test_a_file_that_needs_a_person_leaves_the_rest_of_a_direct_run_to_go_on(tas
     load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 2}\n')
 
-    assert task()[-2:] == ["pushed {'key': 'needs_a_person', 'value': 'see the log of the task load'}", "went on"]
+    pushed, went_on = task()[-2:]
+
+    assert pushed.startswith("pushed {'key': 'needs_a_person', 'value': 'a.jsonl: ")
+    assert went_on == "went on"
+
+
+@pytest.mark.long
+def test_a_file_that_was_emptied_keeps_its_rows_though_a_run_accepts_differences(task, dsn, tmp_path):
+    staged = (tmp_path / "readings.yaml").read_text().replace("publish: direct", "publish: staged")
+    (tmp_path / "readings.yaml").write_text(staged)
+    emptied, other = (tmp_path / "landing" / name for name in ("a.jsonl", "b.jsonl"))
+    emptied.write_text('{"n": 1}\n')
+    other.write_text('{"n": 2}\n')
+    assert task(ENGINE="local")[-1] == "went on"
+    emptied.write_text("")
+    other.write_text('{"n": 3}\n')
+
+    said = task(ENGINE="local", PARAMS='{"mode": "replace", "accept_differences": true}')
+
+    assert said[-1] == "went on"
+    assert execute(dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (3,)]
+
+
+@pytest.mark.long
+def test_a_report_fails_while_the_batch_of_its_run_is_not_published(task, dsn, tmp_path):
+    """As after an upgrade from a release whose tasks staged it."""
+    staged = (tmp_path / "readings.yaml").read_text().replace("publish: direct", "publish: staged")
+    (tmp_path / "readings.yaml").write_text(staged)
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    task(TASK="stage")
+
+    assert task(TASK="report")[-1].startswith("AirflowFailException False the batch of this run is not published.")
+    assert task(ENGINE="local")[-1] == "went on"
+    assert task(TASK="report")[-1] == "went on"
+    assert task(TASK="audit")[-1].startswith("AirflowSkipException False this batch is already published")
+    assert execute(dsn, "SELECT n FROM readings") == [(1,)]
+
+
+@pytest.mark.long
+def test_a_report_of_a_run_that_loaded_no_record_is_skipped(task, dsn, tmp_path):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    declared = read_pipeline(tmp_path / "readings.yaml", offered={})
+    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())
+
+    assert task(TASK="report")[-1].startswith("AirflowSkipException False this run loaded no record")

@@ -194,6 +194,20 @@ def test_an_error_names_the_missing_extra(core, dsn, command, extra):
     assert f"pip install 'onceload[{extra}]'" in said.stderr
 
 
+#: The first event of the trigger for new files.
+_WATCH = """
+import asyncio
+from onceload_airflow.arrivals import Arrivals
+
+async def watch():
+    async for event in Arrivals(pipeline_file="pipelines/numbers.yaml").run():
+        print(event.payload["files"], "file")
+        return
+
+asyncio.run(watch())
+"""
+
+
 def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel, home, dsn):
     installed = Installed(home)
     installed.install(_OLDEST_AIRFLOW, "apache-airflow-providers-postgres")
@@ -208,8 +222,10 @@ def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel
     installed.run("onceload", "doctor", "--airflow", **environment)
     installed.run("airflow", "dag-processor", "--num-runs", "1", **environment)
     found = installed.run("airflow", "dags", "list", "--output", "plain", **environment).stdout
+    watched = installed.run("python", "-c", _WATCH, **environment, ONCELOAD_DSN=dsn).stdout
     installed.run("airflow", "dags", "test", "ingest__numbers", **environment)
 
+    assert watched.splitlines()[-1] == "1 file"
     dags = {line.split()[0] for line in found.splitlines() if line}
     assert {"backfill", "ingest__numbers", "maintain", "recover", "snapshot", "verify"} <= dags
     assert execute(dsn, "SELECT count(*), count(DISTINCT id) FROM numbers") == [(10, 10)]

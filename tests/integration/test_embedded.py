@@ -104,7 +104,7 @@ def end(*processes: psutil.Process) -> None:
     assert psutil.wait_procs(processes, timeout=30)[1] == []
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.long), 18])
 def test_a_server_starts_on_demand_and_stops_after_use(home, version):
     assert not is_running(home, version=version)
 
@@ -115,7 +115,7 @@ def test_a_server_starts_on_demand_and_stops_after_use(home, version):
     assert not is_running(home, version=version)
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.long), 18])
 def test_a_server_keeps_promises_only_with_these_settings(home, version):
     names = ["fsync", "data_checksums", "server_encoding", "timezone", "listen_addresses"]
 
@@ -282,7 +282,10 @@ def test_the_environment_of_the_caller_does_not_reach_the_server(home, monkeypat
         assert execute(dsn, "SELECT current_setting('port')") == [("5432",)]
 
 
-@pytest.mark.parametrize("name", ["x" * 100, "a,b", 'it\'s $HOME `id` "quoted" & 100%'])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(each, marks=pytest.mark.long) for each in ("x" * 100, "a,b")), 'it\'s $HOME `id` "quoted" & 100%'],
+)
 def test_a_home_of_any_name_works(home, name):
     with running(home / name) as dsn:
         assert execute(dsn, "SELECT 1") == [(1,)]
@@ -384,7 +387,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(home, nobody):
 
 
 @NEEDS_ROOT
-@pytest.mark.parametrize("room", ["1M", "24M"])
+@pytest.mark.parametrize("room", [pytest.param("1M", marks=pytest.mark.long), "24M"])
 def test_a_full_disk_is_named_and_harmless(home, room):
     with small_disk(home, room=room), pytest.raises(DatabaseUnreachable, match="the disk is full"), running(home):
         pytest.fail("there is no room for a server")

@@ -373,7 +373,7 @@ def wait_for_blocked_session(loads: Loads) -> None:
 
 
 @STAGED
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
 @pytest.mark.parametrize("is_by_message", [False, True])
 def test_a_stage_whose_holder_was_ended_by_hand_is_staged_again(loads, when, is_by_message):
     if is_by_message:

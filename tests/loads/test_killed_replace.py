@@ -180,7 +180,7 @@ def killed_at(
 
 
 @STAGED
-@pytest.mark.parametrize("again", ["first", "another"])
+@pytest.mark.parametrize("again", ["first", pytest.param("another", marks=pytest.mark.long)])
 @pytest.mark.parametrize("moment", Moment)
 def test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once(replacing, moment, again):
     declared, settings = replacing.loads.declared, replacing.settings()

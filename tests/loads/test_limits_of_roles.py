@@ -9,7 +9,7 @@ from tests.servers import execute
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED], indirect=True)
-@pytest.mark.parametrize("limit", ["statement_timeout", "transaction_timeout"])
+@pytest.mark.parametrize("limit", ["statement_timeout", pytest.param("transaction_timeout", marks=pytest.mark.long)])
 def test_a_load_may_take_longer_than_its_role_lets_others(loads, limit):
     loads.write("a.jsonl", line(1))
     loads.load()

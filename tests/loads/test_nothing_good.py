@@ -107,6 +107,18 @@ def test_bad_records_that_are_read_in_small_pieces_need_a_person_once_they_are_m
     assert loads.load(source=source).notes == ()
 
 
+def test_a_later_call_of_the_batch_reports_bad_files_until_their_records_are_settled(loads):
+    """The first call may have been killed after its commit."""
+    loads.write("a.jsonl", bad_lines(12))
+    source = replace(loads.declared.source, chunk_bytes=100)
+    loads.load(batch="b", source=source)
+
+    assert [refused(loads.load(batch=batch, source=source)) for batch in ("b", "c")] == [["a.jsonl"], []]
+
+    loads.ask("UPDATE onceload.quarantine SET state = 'discarded', settled_position = position + 1 RETURNING 1")
+    assert refused(loads.load(batch="b", source=source)) == []
+
+
 def test_a_good_record_of_the_same_load_speaks_for_the_bad_ones_of_its_file(loads):
     loads.write("a.jsonl", bad_lines(12) + line(100))
 

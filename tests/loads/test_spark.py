@@ -346,7 +346,9 @@ _MANY = 150_000
 
 
 @STAGED
-@pytest.mark.parametrize("is_killed", [False, True], ids=["raised", "killed"])
+@pytest.mark.parametrize(
+    "is_killed", [pytest.param(False, marks=pytest.mark.long, id="raised"), pytest.param(True, id="killed")]
+)
 @pytest.mark.parametrize("transform", ["SELECT * FROM records", "SELECT * FROM records DISTRIBUTE BY id"])
 def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform, is_killed):
     """To the half behind it, an input that breaks off may look like one that has ended."""
@@ -451,7 +453,7 @@ def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Ar
 
 
 @STAGED
-@pytest.mark.parametrize("write", Write)
+@pytest.mark.parametrize("write", [Write.APPEND, pytest.param(Write.MERGE, marks=pytest.mark.long)])
 def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch, write):
     """Appended rows are in files, and others in tables."""
     loads.write("a.jsonl", "".join(map(line, range(100))))

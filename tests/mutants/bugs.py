@@ -2407,6 +2407,28 @@ FILE_BUGS = (
         tests=("tests/unit/sources/test_csv.py::test_an_open_quote_is_found_wherever_the_blocks_are_cut",),
     ),
     Bug(
+        name="bad files of a call that was killed behind its commit are never reported",
+        file="spark_jobs/onceload_jobs/load/load.py",
+        correct="context.ledger.all_bad(name, context.batch))\n",
+        wrong="context.ledger.all_bad(name, context.batch) if report.quarantined else {})\n",
+        tests=(OF_NOTHING_GOOD,),
+    ),
+    Bug(
+        name="a run that accepts differences deletes the rows of an emptied file",
+        file="plugins/onceload_airflow/operators.py",
+        correct="publishes = self.publishes and not accepts_differences(context)",
+        wrong="publishes = self.publishes",
+        also=(("self.pipeline_file, *chosen]\n", 'self.pipeline_file, *chosen, "--accept-differences"]\n'),),
+        tests=(OF_OUTCOMES,),
+    ),
+    Bug(
+        name="a run whose batch is still staged reports success",
+        file="plugins/onceload_airflow/operators.py",
+        correct="        if found.is_held:\n            raise AirflowFailException",
+        wrong="        if False:\n            raise AirflowFailException",
+        tests=(OF_OUTCOMES,),
+    ),
+    Bug(
         name="records that are all bad are consumed piece by piece without a word",
         file="spark_jobs/onceload_jobs/read/limits.py",
         correct="    if sum(bad.values()) < NOTHING_GOOD_MIN:\n",

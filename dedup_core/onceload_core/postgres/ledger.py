@@ -191,10 +191,10 @@ class PostgresLedger:
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return receipts.outcome_of(connection, pipeline, batch, after=after)
 
-    def all_bad(self, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
-        """The number of bad records of each producer of which a batch has loaded no row since a position."""
+    def all_bad(self, pipeline: str, batch: Batch) -> dict[str, int]:
+        """The number of bad records of each producer of which a batch has loaded no row, until they are settled."""
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
-            return receipts.all_bad(connection, pipeline, batch, after=after)
+            return receipts.all_bad(connection, pipeline, batch)
 
     def done_by(self, pipeline: str, batch: Batch, *, after: Position | None = None) -> dict[str, Position]:
         """The files that a batch has replaced, or loaded since a position, each with its last position."""

@@ -440,13 +440,14 @@ SELECT max(position) AS position,
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
 -- name: all_bad
--- The producers of which a batch quarantined records and loaded no row, with the number of records.
+-- The producers of which a batch quarantined records and loaded no row, with the number of records still there.
 SELECT read.producer, count(*) AS records
   FROM (SELECT producer_id, producer, array_agg(position) AS positions
           FROM onceload.ledger JOIN onceload.ledger_span USING (pipeline_id, position)
-         WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch
+         WHERE pipeline_id = :pipeline_id AND batch = :batch
          GROUP BY producer_id, producer HAVING sum(rows) = 0) AS read
-  JOIN onceload.quarantine ON quarantine.producer_id = read.producer_id AND position = ANY (positions)
+  JOIN onceload.quarantine
+    ON quarantine.producer_id = read.producer_id AND position = ANY (positions) AND state = 'held'
  GROUP BY read.producer ORDER BY read.producer;
 
 -- name: done_by

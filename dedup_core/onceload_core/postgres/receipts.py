@@ -28,10 +28,10 @@ def proof_of(connection: Connection, pipeline: str, producer_id: ProducerId, *, 
     return Proof(records=row.records, digests=bytes(row.digests))
 
 
-def all_bad(connection: Connection, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
-    """The number of bad records of each producer of which a batch has loaded no row since a position."""
+def all_bad(connection: Connection, pipeline: str, batch: Batch) -> dict[str, int]:
+    """The number of bad records of each producer of which a batch has loaded no row, until they are settled."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
-    rows = connection.execute(SQL["all_bad"], {"pipeline_id": pipeline_id, "batch": batch, "after": after})
+    rows = connection.execute(SQL["all_bad"], {"pipeline_id": pipeline_id, "batch": batch})
     return {row.producer: row.records for row in rows}
 
 

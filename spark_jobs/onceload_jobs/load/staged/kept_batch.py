@@ -116,12 +116,12 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
             # An earlier or concurrent call published it.
             if (position := batches.published_at(batch)) is None:
                 raise
-            return report_of(ledger, declared.name, batch, after=Position(position - 1))
+            notes = note_nothing_good(declared, ledger.all_bad(declared.name, batch))
+            return report_of(ledger, declared.name, batch, after=Position(position - 1)).with_notes(notes)
         drop_stage(engine, opened.kept.stage)
         notes = opened.publish_input.notes + snapshot_if_due(engine, declared.name)
+        notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch))
         report = report_of(ledger, declared.name, batch, after=before)
-        if report.quarantined:
-            notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch, after=before))
     return replace(report, seconds=time.monotonic() - started).with_notes(notes)
 
 
