@@ -29,6 +29,11 @@ def lines_of_words(text: str) -> None:
         words(line)
 
 
+def counted(number: int, word: str) -> str:
+    """A number of things whose word gets an s."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def show_json(document: object) -> None:
     """Print one JSON document to stdout."""
     print(json.dumps(document, default=_plain))

@@ -12,9 +12,11 @@ from onceload.draft.files import Found, find_files, refused
 from onceload.draft.formats import Sample, read_sample
 from onceload.draft.guess import guess_columns
 from onceload.draft.names import topic_of
+from onceload.draft.nested import offer_paths
 from onceload.draft.sample import Sampled
-from onceload.draft.write import Facts, counted, write_draft
+from onceload.draft.write import Facts, write_draft
 from onceload.pipeline_file import parse_text
+from onceload.terminal import counted
 from onceload.yaml_nodes import cut
 from onceload_core.names import ProducerId
 from onceload_core.postgres.quarantine import kind_of
@@ -73,6 +75,7 @@ def _facts(pattern: str, sample: Sample) -> Facts:
     if not guess.columns:
         which = "; ".join(f"{name!r}: {why}" for name, why in guess.left_out[:_REASONS_MAX]) or "the records are empty"
         raise refused(pattern, f"no field that can be a column ({which})", "at least one field with a usable name")
+    guess = offer_paths(guess, sample.observed)
     return Facts(
         pattern=pattern,
         topic=topic,
@@ -119,10 +122,19 @@ def _reasons(records: Records, files: Sequence[Sampled], *, is_of_rows: bool) ->
         example: BadRecord = next(bad for bad in records.bad if kind_of(bad.reason) == kind)
         file = files[example.producer_id]
         # A row in the sample of a Parquet file has another number than in the file; an array has no bytes as numbers.
-        where = "" if is_of_rows else f" from byte {example.sequence_id}"
+        where = "" if is_of_rows else _place(file, example.sequence_id)
         column = "" if example.column is None else f"column {example.column!r}: "
         fix = "; convert other encodings with iconv" if _NOT_UTF8 in example.reason else ""
         bad = f"{count:,} of {counted(records.count, 'record')} will go to quarantine"
         yield f"{bad}, such as {file.listed.name}{where}: {column}{cut(example.reason, at_most=_REASON_MAX)}{fix}"
     if others := len(records.bad) - sum(count for _, count in kinds.most_common(_REASONS_MAX)):
         yield f"{others:,} more will go to quarantine for other reasons"
+
+
+def _place(file: Sampled, byte: int) -> str:
+    """Where a record begins; the number of its line is known in the beginning of a file."""
+    beginning = file.parts[0]
+    if beginning.first or byte >= beginning.end:
+        return f" from byte {byte}"
+    line = beginning.raw.count(b"\n", 0, byte) + 1
+    return f" from byte {byte} (line {line})"

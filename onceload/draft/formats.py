@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from onceload.draft.arrays import as_lines, is_array, sample_array
 from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_with_null, sample_csv
+from onceload.draft.documents import as_lines, is_document, sample_document
 from onceload.draft.files import Found, named_format, refused
 from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
 from onceload.draft.parquet import observe_parquet, sample_parquet
 from onceload.draft.sample import Content, Sampled, parts_of, read_content
-from onceload.draft.write import counted
+from onceload.terminal import counted
 from onceload_core.errors import OnceloadError
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.fingerprints import MAGIC
@@ -45,8 +45,8 @@ def read_sample(pattern: str, found: Found) -> Sample:
         files, notes = _each(chosen, sample_parquet)
         observed = observe_parquet(files)
         return _not_empty(Sample(format=Format.PARQUET, files=tuple(files), observed=observed, notes=notes))
-    if named in (Format.JSONL, None) and all(map(is_array, chosen)):
-        files, notes = _each(chosen, sample_array)
+    if named in (Format.JSONL, None) and all(map(is_document, chosen)):
+        files, notes = _each(chosen, sample_document)
         observed = observe_json(as_lines(files))
         return _not_empty(Sample(format=Format.JSON, files=tuple(files), observed=observed, notes=notes))
     contents, notes = _each(chosen, read_content)

@@ -20,6 +20,9 @@ class GuessedColumn:
 
     column: Column
     comments: tuple[str, ...] = ()
+    #: The fields inside its objects that can be columns as well, and whether there are more.
+    inside: tuple["GuessedColumn", ...] = ()
+    has_more_inside: bool = False
 
     def noting(self, comment: str) -> "GuessedColumn":
         return replace(self, comments=(comment, *self.comments))
@@ -62,7 +65,7 @@ def guess_columns(observed: Observed, files: Sequence[Sampled], of_format: Forma
         elif len(kept) == COLUMNS_MAX:
             left_out.append((name, f"a table has at most {COLUMNS_MAX:,} columns"))
         else:
-            kept.append(_column(name, seen, observed, of_format, is_missing=name in missing))
+            kept.append(guess_column(name, seen, observed, of_format, is_missing=name in missing))
     key, time = _find_key(kept, observed, topic), _find_time(kept, observed)
     columns = tuple(_with_role(each, observed, key=key, time=time) for each in kept)
     is_missing = of_format is Format.CSV and any(each.column.name in missing for each in kept)
@@ -80,7 +83,7 @@ def _find_problem(name: str, seen: Seen, observed: Observed, of_format: Format, 
     """Why a field cannot be a column, and what to do."""
     if not name:
         return "it has no name. Name it in the source to load it"
-    if "\0" in name or not _is_utf8(name):
+    if "\0" in name or not is_utf8(name):
         return "no column can have this name. Rename it in the source to load it"
     if find_column_name_problem(name):
         why = "its name is too long" if len(name.encode()) > NAME_BYTES_MAX else "its name is reserved"
@@ -92,7 +95,7 @@ def _find_problem(name: str, seen: Seen, observed: Observed, of_format: Format, 
     return None
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -100,7 +103,7 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _column(name: str, seen: Seen, observed: Observed, of_format: Format, *, is_missing: bool) -> GuessedColumn:
+def guess_column(name: str, seen: Seen, observed: Observed, of_format: Format, *, is_missing: bool) -> GuessedColumn:
     column_type = type_of(seen, is_json=of_format in (Format.JSONL, Format.JSON))
     not_null = seen.is_required and not observed.absent(seen) and not is_missing
     comments = tuple(_comments(name, seen, observed, column_type, is_missing=is_missing))

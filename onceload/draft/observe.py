@@ -15,6 +15,8 @@ from onceload_jobs.pipeline.declared import CsvOptions, Source
 
 _LINES_MAX = 100
 _RECORD_BYTES_MAX = Source.record_bytes_max
+#: How deep objects are taken apart, and how many fields of each: some are maps, in which each key is another one.
+_LEVELS_MAX, _INSIDE_MAX = 5, 200
 
 
 @dataclass(kw_only=True)
@@ -23,6 +25,8 @@ class Observed:
 
     fields: dict[str, Seen] = field(default_factory=dict)
     records: int = 0
+    #: The fields of the objects that a field of JSON has as values.
+    inside: dict[str, "Observed"] = field(default_factory=dict)
 
     def of(self, name: str) -> Seen:
         return self.fields.setdefault(name, Seen())
@@ -69,16 +73,23 @@ def is_json_record(line: str) -> bool:
 def observe_json(files: Sequence[Sampled]) -> Observed:
     observed = Observed()
     for line in (line for file in files for line in lines_in(file.parts)):
-        try:
-            fields, twice = fields_of(line)
-        except (RecordRefused, ValueRefused):
-            continue
-        observed.records += 1
-        for name, raw in fields.items():
-            _note(observed.of(name), None if raw == "null" else raw, of_json)
-        for name in twice:
-            observed.of(name).twice += 1
+        _observe_object(observed, line)
     return observed
+
+
+def _observe_object(observed: Observed, raw: str, *, level: int = 0) -> None:
+    try:
+        fields, twice = fields_of(raw)
+    except (RecordRefused, ValueRefused):
+        return
+    observed.records += 1
+    for name, value in fields.items():
+        if level and name not in observed.fields and len(observed.fields) >= _INSIDE_MAX:
+            continue
+        _note(observed.of(name), None if value == "null" else value, of_json)
+        observed.of(name).twice += name in twice
+        if value.startswith("{") and level < _LEVELS_MAX:
+            _observe_object(observed.inside.setdefault(name, Observed()), value, level=level + 1)
 
 
 def observe_csv(files: Sequence[Sampled], options: CsvOptions) -> Observed:

@@ -10,6 +10,7 @@ from onceload_jobs.pipeline.declared import CsvOptions, Format, MissingColumns
 
 _COMMENT_MAX = 300
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+_PLAIN_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: YAML takes these for something else than text, in one of its versions.
 _TAKEN = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 _LEFT_OUT_MAX = 20
@@ -88,10 +89,29 @@ def _columns(guess: Guess) -> Iterator[str]:
     for each in guess.columns:
         yield from (f"  {_comment(comment)}" for comment in each.comments)
         yield f"  {_name(each.column.name)}: {_type(each)}"
+        yield from (f"  {line}" for line in _inside(each))
     for name, why in guess.left_out[:_LEFT_OUT_MAX]:
         yield f"  {_comment(f'not loaded: the field {_shown(name)}, because {why}')}"
     if len(guess.left_out) > _LEFT_OUT_MAX:
         yield f"  # not loaded: {len(guess.left_out) - _LEFT_OUT_MAX:,} more fields"
+
+
+def _inside(each: GuessedColumn) -> Iterator[str]:
+    """Columns that are not declared yet: to declare one, its line only has to be uncommented."""
+    if each.inside:
+        yield "# Fields inside it can be columns as well, or instead. Uncomment the lines of those that you need:"
+    for inner in each.inside:
+        column_type = _type(inner)
+        written = quoted(column_type) if "," in column_type else column_type
+        note = f"  {_comment('; '.join(inner.comments))}" if inner.comments else ""
+        yield f"# {_name(inner.column.name)}: {{type: {written}, path: {_path(inner)}}}{note}"
+    if each.has_more_inside:
+        yield "# It has more fields, which can be columns in the same way."
+
+
+def _path(each: GuessedColumn) -> str:
+    steps = each.column.path
+    return ".".join(steps) if all(map(_PLAIN_STEP.fullmatch, steps)) else quoted(steps)
 
 
 def _type(each: GuessedColumn) -> str:
@@ -116,10 +136,6 @@ def _shown(name: str) -> str:
     """A name that cannot be a column may have anything in it."""
     written = name.encode(errors="backslashreplace").decode()
     return quoted(written if len(written) <= 80 else f"{written[:77]}...")
-
-
-def counted(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def _comment(words: str) -> str:

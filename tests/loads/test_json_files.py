@@ -356,6 +356,21 @@ def test_a_drafted_pipeline_file_loads_arrays(loads, suffix):
     assert (types["id"], types["at"], types["tags"]) == ("bigint", "timestamptz", "jsonb")
 
 
+@pytest.mark.parametrize("suffix", TWO_PACKS)
+def test_a_drafted_pipeline_file_loads_one_object_a_file(loads, suffix):
+    for number, record in enumerate(records(0, 3, tags=["a,\n", "}"], inner={"size": 1})):
+        loads.write(f"{number}.json{suffix}", PACKS[suffix](b"\xef\xbb\xbf\n" + json.dumps(record, indent=2).encode()))
+    path = loads.folder.parent / "drafted.yaml"
+    drafted = draft(str(loads.folder / "*.json*"))
+    path.write_text(drafted.text)
+
+    report = loads.load(**vars(read_pipeline(path)))
+
+    assert drafted.source == "3 records of 3 files (all of the records)"
+    assert "  # size: {type: bigint, path: inner.size}\n" in drafted.text
+    assert (report.loaded, report.quarantined, report.notes) == (3, 0, ())
+
+
 def test_an_empty_element_beside_a_large_one_goes_to_quarantine(loads):
     large = json.dumps({"id": 1, "note": "x" * 300_000})
     loads.write("a.json", f"[{large},,{large},]")

@@ -3129,6 +3129,20 @@ DRAFT_BUGS = (
         tests=(f"{OF_DRAFTS}/test_bad_input.py::test_records_are_whole_wherever_a_piece_of_a_file_begins",),
         also=(("if end and (start or not piece.first):", "if end:"),),
     ),
+    Bug(
+        name="a draft offers fields of values that are not always objects",
+        file="onceload/draft/nested.py",
+        correct="if inner is None or seen.kinds != {Written.OBJECT}:",
+        wrong="if inner is None:",
+        tests=(f"{OF_DRAFTS}/test_any_records.py::test_a_draft_with_all_paths_that_it_offers_loads_all_records_too",),
+    ),
+    Bug(
+        name="a draft names offered columns after fields whose name is elsewhere too",
+        file="onceload/draft/nested.py",
+        correct="if leaves[path[-1]] == 1 else []",
+        wrong="if leaves[path[-1]] else []",
+        tests=(f"{OF_DRAFTS}/test_nested.py::test_what_is_offered",),
+    ),
 )
 
 HANDBOOK_BUGS = (

@@ -1,5 +1,6 @@
 """Drafts of files that a test writes."""
 
+import re
 from pathlib import Path
 
 from onceload.draft.draft import draft
@@ -19,3 +20,8 @@ def declared_of(path: Path, content: str | bytes) -> Declared:
 
 def columns_of(path: Path, content: str | bytes) -> dict[str, str]:
     return {each.name: str(each.type) + " not null" * each.not_null for each in declared_of(path, content).columns}
+
+
+def with_all_paths(text: str) -> str:
+    """The draft with each column that it offers."""
+    return re.sub(r"(?m)^  # (?=.*: \{type: .*, path: .*\})", "  ", text)

@@ -14,10 +14,13 @@ import pyarrow.parquet as pq
 import zstandard
 from hypothesis import assume, given
 
-from onceload.draft.draft import Draft, draft
+from onceload.draft.draft import Draft, _read, draft
+from onceload.draft.files import find_files
+from onceload.draft.formats import read_sample
 from onceload.pipeline_file import PipelineFileRefused, parse_text
 from onceload_core.errors import OnceloadError
 from tests.laws import examples
+from tests.unit.draft.drafts import with_all_paths
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 WORDS = st.sampled_from(
@@ -63,6 +66,22 @@ def test_a_draft_of_any_json_lines_loads_all_of_them(some):
     found = drafted("some.jsonl", "".join(json.dumps(record) + "\n" for record in some).encode())
 
     assert (found.records, found.quarantined, found.notes) == (len(some), 0, ())
+
+
+KEYS = st.sampled_from(["id", "name", "b.c", "a b", "_sequence", "ä" * 40, "{{ x }}", "#", "l"]) | TEXTS
+OBJECTS = st.dictionaries(KEYS, st.dictionaries(KEYS, SCALARS | NESTED, max_size=3) | SCALARS | st.none(), max_size=4)
+
+
+@examples(100)
+@given(some=st.lists(st.fixed_dictionaries({"n": st.integers()}, optional={"a": OBJECTS, "l": OBJECTS}), min_size=1))
+def test_a_draft_with_all_paths_that_it_offers_loads_all_records_too(some):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "some.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in some))
+        text = with_all_paths(draft(str(path)).text)
+        records = _read(parse_text(text, name="draft"), read_sample(str(path), find_files(str(path))).files)
+
+    assert (records.count, len(records.bad)) == (len(some), 0)
 
 
 @st.composite

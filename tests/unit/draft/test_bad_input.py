@@ -58,7 +58,8 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (("a.jsonl", LINE.encode("utf-16")), "*", (4, "it is text in UTF-16 or UTF-32")),
         (("a.json", '[{"a": 1'), "*", (1, "it has no complete record in its first 8 bytes")),
         (("a.json", "[]"), "*", (1, "it has no complete record in its first 2 bytes")),
-        (("a.json", '{\n  "a": 1,\n  "b": 2\n}\n'), "*", (4, "jq -c . a single document")),
+        (("a.json", '{\n  "a": 1,\n  "b": 2\n'), "*", (4, "jq -c . a single document")),
+        (("a.json", '{\n  "a": 1\n}\n{\n  "a": 2\n}\n'), "*", (4, "jq -c . a single document")),
         (("a.jsonl", "{a}\n{b}\n"), "*", (4, "none of its lines is a valid record")),
         (("a.jsonl", "{}\n{}\n"), "*", (2, "no field that can be a column (the records are empty)")),
         (("a.jsonl", '{"_sequence": 1}\n'), "*", (2, "'_sequence': its name is reserved. Rename it in the source")),
@@ -153,8 +154,8 @@ def test_a_broken_line_is_noted_with_its_reason_and_its_place(tmp_path):
     text = draft_of(tmp_path / "a.jsonl", LINE * 2 + "{broken\n" + LINE + '{"a": "\\ud800"}\n')
 
     start = "# 1 of 5 records will go to quarantine, such as a.jsonl from byte"
-    assert f"{start} 18: invalid JSON at character 1\n" in text
-    assert f"{start} 35: column 'a': an unpaired surrogate is not a character\n" in text
+    assert f"{start} 18 (line 3): invalid JSON at character 1\n" in text
+    assert f"{start} 35 (line 5): column 'a': an unpaired surrogate is not a character\n" in text
     assert "  a: bigint\n" in text
 
 

@@ -1,8 +1,9 @@
-"""Sample files of one JSON array: the whole records at its beginning."""
+"""Sample files of one JSON array, by the whole records at its beginning, and files of one JSON object."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from onceload.draft.observe import is_json_record
 from onceload.draft.sample import PIECE_BYTES, Sampled
 from onceload_core.errors import OnceloadError
 from onceload_core.names import ProducerId
@@ -17,30 +18,50 @@ _SAMPLE_BYTES = 3 * PIECE_BYTES
 _LOOK_BYTES = 1024
 
 
-def is_array(listed: Listed) -> bool:
+def is_document(listed: Listed) -> bool:
     """Whether a file begins like one; sampling it reports why it cannot be read."""
     try:
-        return _inside(_beginning(listed, _LOOK_BYTES)) is not None
+        begins = _beginning(listed, _LOOK_BYTES)
+        return _inside(begins) is not None or (_may_be_object(begins) and _is_object(_beginning(listed, _SAMPLE_BYTES)))
     except OnceloadError:
         return False
 
 
-def sample_array(listed: Listed) -> Sampled:
+def _may_be_object(begins: bytes) -> bool:
+    """Whether its first line is not a record: a file of one line is a file of JSON lines."""
+    first, newline, _ = begins.strip().partition(b"\n")
+    return bool(newline) and first.startswith(b"{") and not _is_object(first)
+
+
+def _is_object(raw: bytes) -> bool:
+    try:
+        return is_json_record(raw.decode().strip())
+    except UnicodeDecodeError:
+        return False
+
+
+def sample_document(listed: Listed) -> Sampled:
     """The records that end within the beginning of a file."""
     raw = _beginning(listed, _SAMPLE_BYTES)
-    inside = _inside(raw) or b""
-    structure = Tokens().feed(inside)
-    closed = structure.positions[structure.depths < 0][:1].tolist()
-    ends = [each for each in structure.commas(depth=0).tolist() if not closed or each < closed[0]] + closed
-    starts = [0, *(end + 1 for end in ends)]
-    elements = [element for start, end in zip(starts, ends, strict=False) if (element := inside[start:end].strip())]
+    inside = _inside(raw)
+    elements, is_whole = _elements(inside) if inside is not None else ([raw.strip()], True)
     if not elements:
         raise Unreadable(
             listed.url, f"it has no complete record in its first {len(raw):,} bytes, so no draft was written"
         )
     joined = b",".join(elements)
     part = Part(producer_id=ProducerId(0), first=0, end=len(joined), raw=joined)
-    return Sampled(listed=listed, parts=(part,), is_whole=bool(closed) and len(raw) < _SAMPLE_BYTES)
+    return Sampled(listed=listed, parts=(part,), is_whole=is_whole and len(raw) < _SAMPLE_BYTES)
+
+
+def _elements(inside: bytes) -> tuple[list[bytes], bool]:
+    """The whole elements of an array, and whether it ends."""
+    structure = Tokens().feed(inside)
+    closed = structure.positions[structure.depths < 0][:1].tolist()
+    ends = [each for each in structure.commas(depth=0).tolist() if not closed or each < closed[0]] + closed
+    starts = [0, *(end + 1 for end in ends)]
+    found = [element for start, end in zip(starts, ends, strict=False) if (element := inside[start:end].strip())]
+    return found, bool(closed)
 
 
 def as_lines(files: Sequence[Sampled]) -> list[Sampled]:
@@ -59,10 +80,10 @@ def _as_lines(part: Part) -> Part:
 
 def _beginning(listed: Listed, size: int) -> bytes:
     with errors_naming(listed.url), open_stream(listed.url) as stream:
-        return stream.read(size)
+        return stream.read(size).removeprefix(BOM)
 
 
 def _inside(raw: bytes) -> bytes | None:
     """What follows the opening bracket."""
-    begins = raw.removeprefix(BOM).lstrip()
+    begins = raw.lstrip()
     return begins[1:] if begins.startswith(b"[") else None
