@@ -23,6 +23,7 @@ from onceload.commands.reports import code_of, print_report, watching
 from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload.terminal import (
+    counted,
     on_terminal,
     show_json,
     show_table,
@@ -102,7 +103,9 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
         unit = "row" if pipeline.declared.source.format.is_whole else "byte"
         rows = [_plan_row(file, unit) for file in found.to_read] + [_note_row(note, unit) for note in found.notes]
         show_table(rows, nothing="nothing new")
-    words(f"{len(found.to_read)} files to read, {found.done} without new records, {len(found.notes)} skipped")
+    words(
+        f"{counted(len(found.to_read), 'file')} to read, {found.done} without new records, {len(found.notes)} skipped"
+    )
     # A plan does not wait for other loads.
     return code_of([replace(note, is_busy=False) for note in found.notes], is_idle=not found.to_read)
 

@@ -74,7 +74,8 @@ def show(arguments: Arguments, settings: Settings) -> ExitCode:
         words("it has no rows yet")
     if len(found.rows) > arguments.limit:
         which = "the newest" if shown.are_newest else "the first"
-        words(f"only {which} {arguments.limit} rows are shown; use --limit to see more")
+        rows_shown = "row is" if arguments.limit == 1 else f"{arguments.limit:,} rows are"
+        words(f"only {which} {rows_shown} shown; use --limit to see more")
     return ExitCode.DONE
 
 

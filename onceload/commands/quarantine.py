@@ -26,7 +26,7 @@ from onceload.commands.arguments import (
 from onceload.quarantine_file import FixedRecord, check_fixed_records, raw_fields, read_fixed_records, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, whole_characters
-from onceload.terminal import on_terminal, show_json, show_table, words
+from onceload.terminal import counted, on_terminal, show_json, show_table, words
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.names import Batch, Position
 from onceload_core.ports import QuarantineState, Settlement
@@ -117,12 +117,12 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
     if not chosen.held:
         words(_nothing_selected(selection))
     else:
-        on_terminal(f"writing {len(chosen.held):,} records")
+        on_terminal(f"writing {counted(len(chosen.held), 'record')}")
         ids = tuple(record.quarantine_id for record in chosen.held)
         records = find_records(engine, Selection(pipeline=arguments.pipeline, ids=ids))
         written = write_records(records, arguments.file)
         words(
-            f"{written:,} records → {arguments.file}; fix `raw` in each line, then run "
+            f"{counted(written, 'record')} → {arguments.file}; fix `raw` in each line, then run "
             f"`onceload quarantine retry PIPELINE.yaml --from {arguments.file}`"
         )
     if arguments.json:
@@ -145,7 +145,7 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     _print_settled(chosen)
     if not chosen.held:
         words(_nothing_selected(selection))
-    on_terminal(f"pipeline {declared.name}: retrying {len(chosen.held):,} records")
+    on_terminal(f"pipeline {declared.name}: retrying {counted(len(chosen.held), 'record')}")
     report = retry_now(
         engine,
         PostgresLedger(engine),
@@ -170,10 +170,10 @@ def discard(arguments: Arguments, engine: Engine) -> ExitCode:
         words(_nothing_selected(selection))
     elif arguments.yes:
         position = _discard(engine, arguments.pipeline, chosen.held)
-        words(f"pipeline {arguments.pipeline}: {len(chosen.held):,} records discarded at position {position}")
+        words(f"pipeline {arguments.pipeline}: {counted(len(chosen.held), 'record')} discarded at position {position}")
     else:
         words(
-            f"pipeline {arguments.pipeline}: {len(chosen.held):,} records would be discarded, such as "
+            f"pipeline {arguments.pipeline}: {counted(len(chosen.held), 'record')} would be discarded, such as "
             f"{_some_ids(chosen.held)}; nothing was changed. Run again with --yes to discard them"
         )
     if arguments.json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from onceload.commands.arguments import Arguments
 from onceload.terminal import (
+    counted,
     is_watched,
     renewed_line,
     size_in_words,
@@ -45,7 +46,7 @@ def print_report(report: "Report") -> None:
         f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s{engine})"
     )
     if report.quarantined:
-        which = "every record" if report.quarantined == report.records else f"{report.quarantined:,} records"
+        which = "every record" if report.quarantined == report.records else counted(report.quarantined, "record")
         look = f"onceload quarantine list --pipeline {report.pipeline}"
         words(f"{which} of this load went to quarantine. Run `{look}`")
 

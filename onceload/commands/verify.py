@@ -8,7 +8,7 @@ from onceload.commands.arguments import Arguments, Commands, command, file_argum
 from onceload.explanation import Explanation
 from onceload.pipeline import Pipeline
 from onceload.settings import Settings
-from onceload.terminal import on_terminal, show_json, show_table, words
+from onceload.terminal import counted, on_terminal, show_json, show_table, words
 from onceload_core.errors import ExitCode
 from onceload_core.postgres.history import ClaimedSpans, CommittedSpans, Generation
 
@@ -78,10 +78,10 @@ def _difference_row(each: "Difference") -> dict[str, object]:
 
 
 def _compared(found: "Verification") -> str:
-    rows = "counted no rows" if found.rows is None else f"counted {found.rows:,} rows"
-    values = f" and compared the values of {found.rows_compared:,} rows" if found.is_deep else ""
-    what = f"compared {found.files:,} files ({found.bytes:,} bytes that were loaded), {rows}{values}"
-    outcome = f"{found.differing:,} differences" if found.differing else "no differences"
+    rows = "counted no rows" if found.rows is None else f"counted {counted(found.rows, 'row')}"
+    values = f" and compared the values of {counted(found.rows_compared, 'row')}" if found.is_deep else ""
+    what = f"compared {counted(found.files, 'file')} ({found.bytes:,} bytes that were loaded), {rows}{values}"
+    outcome = counted(found.differing, "difference") if found.differing else "no differences"
     noted = "; the lines above list files that are not loaded yet or were not compared" if found.not_compared else ""
     return f"pipeline {found.pipeline} at position {found.position}: {what}; {outcome}{noted}"
 
@@ -169,7 +169,7 @@ def _of_claim(each: ClaimedSpans) -> str:
 def _of_generation(each: Generation) -> str:
     consumed = f"{each.consumed} is loaded" if each.consumed else "nothing is loaded"
     consumed = f"it is a copy, and its records are loaded as {each.copy_of}" if each.copy_of else consumed
-    quarantined = f", {each.quarantined:,} records of it went to quarantine" if each.quarantined else ""
+    quarantined = f", {counted(each.quarantined, 'record')} of it went to quarantine" if each.quarantined else ""
     forgotten = "; it was idle, and its state was deleted" if each.is_forgotten else ""
     return f"generation {each.generation} ({each.condition}): {consumed}{quarantined}{forgotten}"
 

@@ -78,7 +78,7 @@ def test_a_table_too_large_to_sort_is_shown_in_the_order_in_which_it_is_stored(e
     code, out, err = looked(events, capsys, "show", "events", "--limit", "1", "--csv")
 
     assert (code, out) == (0, "n,_producer_id,_sequence\n1,1,10\n")
-    assert "only the first 1 rows are shown" in err
+    assert "only the first row is shown" in err
 
 
 def test_a_table_that_is_not_there_is_refused_with_those_that_are(events, capsys):

@@ -373,7 +373,7 @@ def test_the_command_names_what_differs_and_what_to_do(loads, call):
     loads.load()
     code, out, err = call("verify", "--deep")
     assert (code, out) == (ExitCode.DONE, "")
-    assert "compared 1 files" in err
+    assert "compared 1 file (" in err
     assert err.strip().endswith("compared the values of 2 rows; no differences")
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE target SET amount = 9 WHERE id = 1; DELETE FROM target WHERE id = 2")
