@@ -31,6 +31,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
         import argcomplete
 
         argcomplete.autocomplete(parser)
+    if not arguments:
+        lines_of_words(parser.format_help().rstrip())
+        return ExitCode.WRONG_USE
     parsed = parser.parse_args(arguments)
     try:
         if parsed.log_format:
@@ -101,7 +104,9 @@ def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
     parser = Parser(
         prog="onceload",
         description="Loads files into Postgres exactly once.",
-        epilog="ONCELOAD_DSN names the database. Without it, an embedded Postgres is started\nunder .onceload/.\n"
+        epilog="For files of your own, begin with a pipeline file that is drafted from them:\n"
+        "  onceload draft 'landing/orders/*.jsonl' > orders.yaml\n"
+        "ONCELOAD_DSN names the database. Without it, an embedded Postgres is started\nunder .onceload/.\n"
         "Exit codes: 0 done, 1 failed and safe to retry, 2 wrong usage,\n3 outcome unknown, 4 needs a person.\n"
         'Completion with Tab: eval "$(register-python-argcomplete onceload)"',
         formatter_class=argparse.RawDescriptionHelpFormatter,

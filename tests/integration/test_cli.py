@@ -39,6 +39,14 @@ def test_the_overview_names_every_command_and_the_exit_codes():
     assert 'eval "$(register-python-argcomplete onceload)"' in done.stdout
 
 
+def test_without_a_command_the_overview_names_the_first_one_to_run():
+    done = onceload()
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == onceload("--help").stdout
+    assert "\n  onceload draft 'landing/orders/*.jsonl' > orders.yaml\n" in done.stderr
+
+
 def test_the_overview_is_that_of_the_commands_and_imports_no_driver():
     whole = cli.build_parser()
     program = "import sys; from onceload import cli; cli.build_parser('').format_help(); print(*sys.modules)"
