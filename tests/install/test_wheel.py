@@ -6,6 +6,7 @@ A light core on each version of Python, all extras on the newest, and an Airflow
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -14,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.handbook import tutorial
+from tests.ports import free_port
 from tests.servers import execute
+from tests.waiting import until
 
 pytestmark = pytest.mark.long(minutes=5)
 
@@ -30,11 +34,20 @@ target: {{table: public.{name}}}
 """
 _SUITE = "expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]"
 _OLDEST_AIRFLOW = "apache-airflow==3.1.*"
-_BUNDLES = """[
+_DAG_OF_OTHERS = """\
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+
+with DAG("theirs"):
+    EmptyOperator(task_id="nothing")
+"""
+_BUNDLES = {
+    "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": """[
   {"name": "dags-folder", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}},
   {"name": "pipelines", "classpath": "onceload_airflow.bundle.PipelinesBundle", "kwargs": {"pipelines": "pipelines"}},
   {"name": "recovery", "classpath": "onceload_airflow.bundle.RecoveryBundle", "kwargs": {}}
 ]"""
+}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +122,8 @@ class Installed:
 
 def _clean():
     """Nothing of this checkout or its environment."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    ours = ("ONCELOAD_", "PYTHON", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def _python(version: str) -> str:
@@ -174,6 +188,38 @@ def _check_load(installed, dsn):
     assert execute(dsn, "SELECT count(*), count(DISTINCT id) FROM numbers") == [(10, 10)]
 
 
+@pytest.fixture(scope="module")
+def fresh(wheel):
+    """A folder with an environment that is made as the tutorial says, from the wheel; and the variables of its user."""
+    path = os.environ["PATH"]
+    with tutorial.open_folder() as folder:
+        shutil.copy(wheel, folder)
+        tutorial.install(folder, {**_clean(), "PATH": f"{sys.base_prefix}/bin:{path}"})
+        yield folder, {**_clean(), "PATH": f"{folder}/onceload/bin:{path}"}
+
+
+def test_the_wheel_and_the_tutorial_are_all_that_its_reader_needs(fresh):
+    folder, environment = fresh
+
+    tutorial.follow(folder, environment)
+
+
+def test_each_command_up_to_the_first_rows_of_a_file_of_one_s_own_is_printed_by_the_one_before(fresh):
+    """They are five, with the one that installs."""
+    folder, environment = fresh
+    orders = folder / "mine" / "landing" / "orders"
+    orders.mkdir(parents=True)
+    (orders / "monday.jsonl").write_text('{"id": 1, "paid": 5.25}\n{"id": 2, "paid": 7}\n')
+
+    shown = "onceload"
+    for begins in ("onceload", "onceload draft ", "onceload load ", "onceload show "):
+        (command,) = (f"{begins}{line.partition(begins)[2]}" for line in shown.splitlines() if begins in line)
+        done = _run(["bash", "-c", command], fails=2 * (command == "onceload"), cwd=folder / "mine", env=environment)
+        shown = done.stderr
+
+    assert done.stdout == "id  paid\n 2  7.00\n 1  5.25\n"
+
+
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
@@ -211,11 +257,14 @@ asyncio.run(watch())
 def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel, home, dsn):
     installed = Installed(home)
     installed.install(_OLDEST_AIRFLOW, "apache-airflow-providers-postgres")
+    (home / "airflow" / "dags").mkdir(parents=True)
+    (home / "airflow" / "dags" / "theirs.py").write_text(_DAG_OF_OTHERS)
+    environment = _migrated(installed)
     before = installed.frozen()
     installed.install(f"{wheel}[airflow]", *before)
     assert {each for each in before if each not in installed.frozen()} == set()
 
-    environment = _migrated(installed)
+    environment |= _BUNDLES
     address = dsn.replace("postgresql://", "onceload://")
     installed.run("airflow", "connections", "add", "onceload", "--conn-uri", address, **environment)
     installed.run("onceload", "init", ONCELOAD_DSN=dsn)
@@ -223,39 +272,63 @@ def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel
     installed.run("airflow", "dag-processor", "--num-runs", "1", **environment)
     found = installed.run("airflow", "dags", "list", "--output", "plain", **environment).stdout
     watched = installed.run("python", "-c", _WATCH, **environment, ONCELOAD_DSN=dsn).stdout
-    installed.run("airflow", "dags", "test", "ingest__numbers", **environment)
+    for dag in ("ingest__numbers", "theirs"):
+        installed.run("airflow", "dags", "test", dag, **environment)
 
     assert watched.splitlines()[-1] == "1 file"
     dags = {line.split()[0] for line in found.splitlines() if line}
-    assert {"backfill", "ingest__numbers", "maintain", "recover", "snapshot", "verify"} <= dags
+    assert {"backfill", "ingest__numbers", "maintain", "recover", "snapshot", "theirs", "verify"} <= dags
     assert execute(dsn, "SELECT count(*), count(DISTINCT id) FROM numbers") == [(10, 10)]
 
 
-def test_all_extras_on_the_newest_python_load_with_spark_and_the_newest_airflow_finds_everything(wheel, home, dsn):
-    """The loads are into the embedded Postgres, and one of them is audited."""
-    installed = Installed(home, _python("3.13"))
+@pytest.fixture(scope="module")
+def with_all(wheel, tmp_path_factory):
+    installed = Installed(_filled(tmp_path_factory.mktemp("all")), _python("3.13"))
     installed.install(f"{wheel}[all]")
+    return installed
 
-    installed.run("pip", "check")
-    by_spark = installed.run("onceload", "load", "pipelines/numbers.yaml", "--engine", "spark", "--json")
-    audited = installed.run("onceload", "load", "pipelines/checked.yaml", "--json")
-    installed.run("onceload", "verify", "--deep", "pipelines/checked.yaml")
-    counted = installed.run("onceload", "sql", "-c", "SELECT count(DISTINCT id) FROM numbers", "--csv").stdout
-    installed.run("onceload", "init", ONCELOAD_DSN=dsn)
-    installed.run("onceload", "doctor", "--airflow", **_migrated(installed), ONCELOAD_DSN=dsn)
+
+def test_all_extras_on_the_newest_python_load_with_spark_and_the_newest_airflow_finds_everything(with_all, dsn):
+    """The loads are into the embedded Postgres, and one of them is audited."""
+    with_all.run("pip", "check")
+    by_spark = with_all.run("onceload", "load", "pipelines/numbers.yaml", "--engine", "spark", "--json")
+    audited = with_all.run("onceload", "load", "pipelines/checked.yaml", "--json")
+    with_all.run("onceload", "verify", "--deep", "pipelines/checked.yaml")
+    counted = with_all.run("onceload", "sql", "-c", "SELECT count(DISTINCT id) FROM numbers", "--csv").stdout
+    with_all.run("onceload", "init", ONCELOAD_DSN=dsn)
+    with_all.run("onceload", "doctor", "--airflow", **_migrated(with_all), **_BUNDLES, ONCELOAD_DSN=dsn)
 
     assert [json.loads(each.stdout)["loaded"] for each in (by_spark, audited)] == [10, 10]
     assert json.loads(by_spark.stdout)["engine"] == "spark"
     assert counted.split() == ["count", "10"]
 
 
+def test_run_in_an_empty_folder_makes_a_sample_that_airflow_loads(with_all):
+    folder = with_all.home / "empty"
+    folder.mkdir()
+    environment = {**_clean(), "ONCELOAD_HOME": str(folder / ".onceload")}
+    command = [with_all.bin / "onceload", "run", "--port", str(free_port())]
+    said = folder / "said"
+    with (
+        said.open("w") as out,
+        subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out) as everything,
+    ):
+        try:
+            until(lambda: "Ctrl-C stops everything" in said.read_text(), "Airflow runs", timeout_s=240)
+            dsn = said.read_text().partition("ONCELOAD_DSN='")[2].partition("'")[0]
+            loaded = "SELECT count(*) FROM onceload.ledger WHERE loaded > 0"
+            until(lambda: execute(dsn, loaded) != [(0,)], "rows are loaded", timeout_s=240, every_s=1)
+        finally:
+            everything.send_signal(signal.SIGINT)
+    assert everything.returncode == 0, said.read_text()
+
+
 def _migrated(installed):
-    """The environment of an Airflow with a database of its own."""
+    """The environment of an Airflow with a database of its own, and with its usual folder of DAGs alone."""
     home = installed.home
     environment = {
         "AIRFLOW_HOME": str(home / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": _BUNDLES,
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(home / "bundles"),
         "ONCELOAD_PIPELINES": str(home / "pipelines"),
     }
