@@ -3141,7 +3141,7 @@ DRAFT_BUGS = (
         file="onceload/draft/nested.py",
         correct="if leaves[path[-1]] == 1 else []",
         wrong="if leaves[path[-1]] else []",
-        tests=(f"{OF_DRAFTS}/test_nested.py::test_what_is_offered",),
+        tests=(f"{OF_DRAFTS}/test_nested.py::test_the_lines_that_a_draft_offers",),
     ),
 )
 

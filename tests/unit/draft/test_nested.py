@@ -84,7 +84,7 @@ def test_an_object_is_jsonb_and_its_fields_are_offered_with_their_types(tmp_path
         (['{"n": 1, "a": {"b": NaN}}', '{"n": 2}'], []),
     ],
 )
-def test_what_is_offered(tmp_path, records, lines):
+def test_the_lines_that_a_draft_offers(tmp_path, records, lines):
     try:
         assert offered(tmp_path, *records) == lines
     finally:
@@ -99,7 +99,7 @@ def test_a_deep_object_is_a_whole_value(tmp_path):
     assert offered(tmp_path, json.dumps(record)) == ["l6: {type: jsonb, path: l1.l2.l3.l4.l5.l6}"]
 
 
-def test_of_a_map_only_some_keys_are_offered(tmp_path):
+def test_only_some_keys_of_a_map_are_offered(tmp_path):
     record = {"a": {f"key_{number}": number for number in range(500)}}
 
     text = draft_of(tmp_path / "orders.jsonl", json.dumps(record) + "\n")
