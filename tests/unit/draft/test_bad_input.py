@@ -65,6 +65,11 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (("a.jsonl", '{"_sequence": 1}\n'), "*", (2, "'_sequence': its name is reserved. Rename it in the source")),
         (("a.jsonl", '{"a": "\\u0000"}\n'), "*", (4, "with at least one record that can be loaded")),
         (("a.txt", "some words\nof a text\n"), "*", (4, "neither its name nor its content says which format it has")),
+        (
+            ("a.txt", "00001Ada   12.50\n00002Ben    5.00\n"),
+            "*",
+            (4, "declare format: fixed"),
+        ),
         (("a.parquet", b"PAR1 or not"), "*", (4, "it does not end with a Parquet footer")),
         (("a.parquet.gz", gzip.compress(b"PAR1")), "*", (4, "Decompress it")),
     ],
