@@ -18,11 +18,24 @@ _SAMPLE_BYTES = 3 * PIECE_BYTES
 _LOOK_BYTES = 1024
 
 
-def is_document(listed: Listed) -> bool:
-    """Whether a file begins like one; sampling it reports why it cannot be read."""
+def are_documents(files: Sequence[Listed]) -> bool:
+    """Whether each file begins like one. One object on one line may also be JSON lines, unless other files are not."""
+    of_one_line = [each for each in files if not _is_document(each)]
+    return len(of_one_line) < len(files) and all(map(_is_of_one_object, of_one_line))
+
+
+def _is_document(listed: Listed) -> bool:
+    """Sampling it reports why it cannot be read."""
     try:
         begins = _beginning(listed, _LOOK_BYTES)
-        return _inside(begins) is not None or (_may_be_object(begins) and _is_object(_beginning(listed, _SAMPLE_BYTES)))
+    except OnceloadError:
+        return False
+    return _inside(begins) is not None or (_may_be_object(begins) and _is_of_one_object(listed))
+
+
+def _is_of_one_object(listed: Listed) -> bool:
+    try:
+        return _is_object(_beginning(listed, _SAMPLE_BYTES))
     except OnceloadError:
         return False
 

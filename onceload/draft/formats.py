@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_with_null, sample_csv
-from onceload.draft.documents import as_lines, is_document, sample_document
+from onceload.draft.documents import are_documents, as_lines, sample_document
 from onceload.draft.files import Found, named_format, refused
 from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
 from onceload.draft.parquet import observe_parquet, sample_parquet
@@ -45,7 +45,7 @@ def read_sample(pattern: str, found: Found) -> Sample:
         files, notes = _each(chosen, sample_parquet)
         observed = observe_parquet(files)
         return _not_empty(Sample(format=Format.PARQUET, files=tuple(files), observed=observed, notes=notes))
-    if named in (Format.JSONL, None) and all(map(is_document, chosen)):
+    if named in (Format.JSONL, None) and are_documents(chosen):
         files, notes = _each(chosen, sample_document)
         observed = observe_json(as_lines(files))
         return _not_empty(Sample(format=Format.JSON, files=tuple(files), observed=observed, notes=notes))

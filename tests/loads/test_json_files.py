@@ -359,7 +359,8 @@ def test_a_drafted_pipeline_file_loads_arrays(loads, suffix):
 @pytest.mark.parametrize("suffix", TWO_PACKS)
 def test_a_drafted_pipeline_file_loads_one_object_a_file(loads, suffix):
     for number, record in enumerate(records(0, 3, tags=["a,\n", "}"], inner={"size": 1})):
-        loads.write(f"{number}.json{suffix}", PACKS[suffix](b"\xef\xbb\xbf\n" + json.dumps(record, indent=2).encode()))
+        written = json.dumps(record, indent=2 if number else None).encode()
+        loads.write(f"{number}.json{suffix}", PACKS[suffix](b"\xef\xbb\xbf\n" + written))
     path = loads.folder.parent / "drafted.yaml"
     drafted = draft(str(loads.folder / "*.json*"))
     path.write_text(drafted.text)
