@@ -48,7 +48,7 @@ def _fields_inside(path: Path, seen: Seen, around: Observed) -> Iterator[tuple[P
         return
     for name, each in inner.fields.items():
         # So would a name that an object has twice.
-        if name and "\0" not in name and is_utf8(name) and not each.twice:
+        if name.strip() and "\0" not in name and is_utf8(name) and not each.twice:
             below = list(_fields_inside((*path, name), each, inner))
             yield from below or [((*path, name), each)]
 

@@ -76,7 +76,7 @@ def test_an_object_is_jsonb_and_its_fields_are_offered_with_their_types(tmp_path
         (['{"a": {"b": 1, "b": 2, "c": 3}}'], ["c: {type: bigint, path: a.c}"]),
         # Names that no path or no column can have.
         (
-            ['{"a": {"": 1, "_sequence": 4}}'],
+            ['{"a": {"": 1, " ": 2, "\\u0085": 3, "_sequence": 4}}'],
             ["a__sequence: {type: bigint, path: a._sequence}"],
         ),
         ([json.dumps({"a": {"x" * 64: 1, "ctid": 2}})], ["a_ctid: {type: bigint, path: a.ctid}"]),
