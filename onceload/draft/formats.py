@@ -9,14 +9,12 @@ from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_w
 from onceload.draft.documents import are_documents, as_lines, sample_document
 from onceload.draft.files import Found, named_format, refused
 from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
-from onceload.draft.parquet import observe_parquet, sample_parquet
 from onceload.draft.sample import Content, Sampled, parts_of, read_content
+from onceload.draft.typed import observe_typed, sample_typed, typed_format
 from onceload.terminal import counted
 from onceload_core.errors import OnceloadError
 from onceload_jobs.files.addresses import Unreadable
-from onceload_jobs.files.fingerprints import MAGIC
 from onceload_jobs.files.listing import Listed
-from onceload_jobs.files.reading import read_at
 from onceload_jobs.formats.chunks import FileRefused
 from onceload_jobs.pipeline.declared import CsvOptions, Format
 
@@ -41,10 +39,11 @@ class Sample:
 def read_sample(pattern: str, found: Found) -> Sample:
     """Read a few files; those that cannot be read are noted, unless none can."""
     named, chosen = named_format(pattern, found.files), found.chosen()
-    if named is Format.PARQUET or (named is None and all(map(_is_parquet, chosen))):
-        files, notes = _each(chosen, sample_parquet)
-        observed = observe_parquet(files)
-        return _not_empty(Sample(format=Format.PARQUET, files=tuple(files), observed=observed, notes=notes))
+    found_format = named or _common_format(chosen)
+    if found_format and found_format.is_typed:
+        files, notes = _each(chosen, partial(sample_typed, found_format))
+        observed = observe_typed(found_format, files)
+        return _not_empty(Sample(format=found_format, files=tuple(files), observed=observed, notes=notes))
     if named in (Format.JSONL, None) and are_documents(chosen):
         files, notes = _each(chosen, sample_document)
         observed = observe_json(as_lines(files))
@@ -58,8 +57,10 @@ def read_sample(pattern: str, found: Found) -> Sample:
     return _csv(pattern, contents, named, notes)
 
 
-def _is_parquet(listed: Listed) -> bool:
-    return read_at(listed.url, offset=0, size=len(MAGIC)) == MAGIC
+def _common_format(chosen: Sequence[Listed]) -> Format | None:
+    """The format that the bytes of all files give them, if their values have types."""
+    found = set(map(typed_format, chosen))
+    return found.pop() if len(found) == 1 else None
 
 
 def _each(items: Sequence[S], read: Callable[[S], T]) -> tuple[list[T], tuple[str, ...]]:
@@ -107,7 +108,7 @@ def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes:
     if named is None and (dialect.width == 1 or dialect.share < _SHARE_MIN):
         found = "neither its name nor its content says which format it has"
         fix = "If it is CSV, give it a name that ends in .csv. If columns have fixed places, declare format: fixed"
-        raise FileRefused(contents[0].listed.url, "JSON lines, CSV or Parquet", found, fix)
+        raise FileRefused(contents[0].listed.url, "JSON lines, CSV, Parquet, ORC or Avro", found, fix)
     files, refusals = _each(contents, partial(sample_csv, dialect=dialect))
     if dialect.options.quote and not dialect.options.multiline and has_quoted_newlines(files, dialect.options):
         dialect = replace(dialect, options=replace(dialect.options, multiline=True))
@@ -140,8 +141,6 @@ def _not_empty(sample: Sample) -> Sample:
         return sample
     url = sample.files[0].listed.url
     options = sample.csv if sample.format is Format.CSV else None
-    if sample.format not in (Format.PARQUET, Format.JSON) and any(
-        lines_in([part for each in sample.files for part in each.parts], options)
-    ):
+    if not sample.format.is_whole and any(lines_in([part for each in sample.files for part in each.parts], options)):
         raise FileRefused(url, f"records of {sample.format}", "none of its lines is a valid record", "Fix its lines")
     raise Unreadable(url, "it has no complete record yet, so no draft was written")

@@ -88,10 +88,10 @@ def _find_problem(name: str, seen: Seen, observed: Observed, of_format: Format, 
     if find_column_name_problem(name):
         why = "its name is too long" if len(name.encode()) > NAME_BYTES_MAX else "its name is reserved"
         return f"{why}. Rename it in the source to load it"
-    if seen.twice > observed.records / 2 or (seen.twice and of_format is Format.PARQUET):
+    if seen.twice > observed.records / 2 or (seen.twice and of_format.is_typed):
         return "several fields of a record have this name. Give each its own name in the source to load them"
-    if is_missing and of_format is Format.PARQUET:
-        return "not every file has it, and a Parquet file that lacks a declared column is refused"
+    if is_missing and of_format.is_typed:
+        return f"not every file has it, and {of_format.proper_name} without a declared column is refused"
     return None
 
 
@@ -210,5 +210,5 @@ def _with_role(each: GuessedColumn, observed: Observed, *, key: str | None, time
         found = f"likely the key: {observed.records:,} records, {observed.records:,} different values{why}"
         return replace(each.noting(found), column=replace(column, not_null=is_safe or column.not_null))
     if column.not_null:
-        each = each.noting("not null because the Parquet schema requires it")
+        each = each.noting("not null because the schema of the files requires it")
     return each.noting("likely the event time") if column.name == time else each

@@ -85,7 +85,8 @@ def _check_encoding(content: Content) -> None:
     if not any(b"\0" in line for line in broken):
         raise not_utf8(content.listed.url)
     found = "it contains bytes that never occur in text, so it is a binary file"
-    raise FileRefused(content.listed.url, "text in UTF-8, or Parquet", found, "Write it as JSON lines, CSV or Parquet")
+    expected = "text in UTF-8, Parquet, ORC or Avro"
+    raise FileRefused(content.listed.url, expected, found, "Write it as JSON lines, CSV or Parquet")
 
 
 def is_utf8(line: bytes) -> bool:

@@ -47,7 +47,7 @@ class Seen:
     #: Different values, and a few of them in lower case.
     distinct: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
-    #: The types that Parquet files declare for it, and whether all of them require it.
+    #: The types that the schemas of files declare for it, and whether all of them require it.
     stored: set[ColumnType] = field(default_factory=set)
     is_required: bool = False
 

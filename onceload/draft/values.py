@@ -100,7 +100,7 @@ def _json_string(raw: str) -> Value:
 
 @lru_cache(_CACHED)
 def of_string(text: str) -> Value:
-    """A string of JSON or Parquet."""
+    """A string of JSON, Parquet, ORC or Avro."""
     if found := _QUOTED_DECIMAL.fullmatch(text):
         return Value(written=Written.QUOTED_DECIMAL, whole=_whole_digits(found), fraction=len(found["fraction"]))
     return _plain(text)

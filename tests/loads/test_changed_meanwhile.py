@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from onceload_jobs.batch.pieces import is_whole
-from onceload_jobs.formats import whole_files
+from onceload_jobs.formats.parquet import footers
 from onceload_jobs.formats.parquet.footers import read_row_groups
 from onceload_jobs.formats.parquet.rows import read_parquet
 from onceload_jobs.pipeline.columns import parse_column
@@ -78,7 +78,7 @@ def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows
         return groups
 
     with monkeypatch.context() as patched:
-        patched.setattr(whole_files, "read_row_groups", replaced_behind)
+        patched.setattr(footers, "read_row_groups", replaced_behind)
         loads.load(source=source, columns=columns)
     loads.load(source=source, columns=columns, on_rewrite=OnRewrite.NEW_GENERATION)
 

@@ -44,7 +44,7 @@ SELECT kind.records, kind.column_name AS column, kind.reason, kind.example_id, e
 -- name: root
 -- The folder that the names of text files are relative to.
 SELECT declaration.terms ->> 'source.root' FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version)
- WHERE pipeline.name = :pipeline AND declaration.terms ->> 'source.format' <> 'parquet';
+ WHERE pipeline.name = :pipeline AND declaration.terms ->> 'source.format' NOT IN ('parquet', 'orc', 'avro');
 
 -- name: note_reasons
 -- Only for display: records that were settled meanwhile keep their reason.

@@ -16,14 +16,9 @@ from struct import Struct
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.compression import Incomplete, is_compressed
+from onceload_jobs.files.footers import footer_bytes, look_bytes
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import open_stream, read_at
-
-#: The end of a Parquet file: the length of the footer, and the magic bytes.
-END_BYTES = 8
-MAGIC, ENCRYPTED = b"PAR1", b"PARE"
-MAGICS = (MAGIC, ENCRYPTED)
-
 
 #: The version byte: with or without an ETag before the marks.
 _VERSIONS = {False: b"\x01", True: b"\x02"}
@@ -248,9 +243,9 @@ def _compare_unpacked(url: str, marks: Marks, *, consumed_end: int) -> Resemblan
 
 
 def _footer_bytes(url: str, *, size: int) -> int:
-    """The length of the footer of a Parquet file, whose metadata about values may be anywhere in it."""
-    end = read_at(url, offset=max(0, size - END_BYTES), size=END_BYTES)
-    length = int.from_bytes(end[:4], "little") + END_BYTES if end[4:] in MAGICS else 0
+    """The length of the footer of a Parquet or ORC file, whose metadata about values may be anywhere in it."""
+    look = look_bytes(size)
+    length = footer_bytes(read_at(url, offset=size - look, size=look))
     return min(size, max(EDGE_BYTES, length))
 
 

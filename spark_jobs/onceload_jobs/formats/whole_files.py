@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from onceload_jobs.files.fingerprints import Fingerprint, read_whole
 from onceload_jobs.formats.chunks import RowGroup
 from onceload_jobs.formats.json.documents import read_documents
-from onceload_jobs.formats.parquet.footers import check_columns, read_row_groups
+from onceload_jobs.formats.orc import footers as orc
+from onceload_jobs.formats.parquet import footers as parquet
+from onceload_jobs.formats.typed_files import check_columns
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import Format
 
@@ -15,6 +17,8 @@ class WholeFile:
     fingerprint: Fingerprint
     #: All of its rows, in order.
     row_groups: tuple[RowGroup, ...]
+    #: The names of its columns, if its schema has them.
+    names: tuple[str, ...] = ()
 
 
 def read_whole_file(of_format: Format, url: str, *, size: int, columns: tuple[Column, ...] = ()) -> WholeFile:
@@ -22,8 +26,15 @@ def read_whole_file(of_format: Format, url: str, *, size: int, columns: tuple[Co
     fingerprint, tail = read_whole(url, size=size)
     match of_format:
         case Format.JSON:
-            groups = read_documents(url, fingerprint)
+            return WholeFile(fingerprint=fingerprint, row_groups=read_documents(url, fingerprint))
+        case Format.ORC:
+            names, groups = orc.read_names(tail, url=url), orc.read_row_groups(tail, url=url, size=size)
+        case Format.AVRO:
+            # Its library is an extra.
+            from onceload_jobs.formats.avro.rows import read_names_and_groups
+
+            names, groups = read_names_and_groups(url, fingerprint)
         case _:
-            check_columns(tail, columns, url=url)
-            groups = read_row_groups(tail, url=url, size=size)
-    return WholeFile(fingerprint=fingerprint, row_groups=groups)
+            names, groups = parquet.read_names(tail, url=url), parquet.read_row_groups(tail, url=url, size=size)
+    check_columns(url, columns, names=names)
+    return WholeFile(fingerprint=fingerprint, row_groups=groups, names=names)

@@ -17,6 +17,13 @@ class Format(StrEnum):
     FIXED = "fixed"
     JSON = "json"
     PARQUET = "parquet"
+    ORC = "orc"
+    AVRO = "avro"
+
+    @property
+    def proper_name(self) -> str:
+        """Its name in messages."""
+        return self.upper() if self is Format.ORC else self.capitalize()
 
     @property
     def is_whole(self) -> bool:
@@ -26,7 +33,7 @@ class Format(StrEnum):
     @property
     def is_typed(self) -> bool:
         """Whether values have types of their own, in files that are compressed internally."""
-        return self is Format.PARQUET
+        return self in (Format.PARQUET, Format.ORC, Format.AVRO)
 
 
 class Identity(StrEnum):

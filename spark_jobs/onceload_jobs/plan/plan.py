@@ -253,7 +253,7 @@ class _FileChecker:
 def _unusable(declared: Declared, listed: Listed) -> str | None:
     """Why a file cannot be loaded by this pipeline, whatever it holds."""
     if declared.source.format.is_typed and is_compressed(listed.url):
-        return _PACKED_AGAIN.format(str(declared.source.format).capitalize())
+        return _PACKED_AGAIN.format(declared.source.format.proper_name)
     if declared.target.newer_file is NewerFile.BY_TIME and listed.modified_at is None:
         return _UNDATED
     return None
@@ -298,7 +298,7 @@ def _has_more(declared: Declared, listed: Listed, file_state: FileState, claimed
 
 
 _PACKED_AGAIN = (
-    "a {0} file inside a compressed file is not read, because {0} compresses its own content. Nothing of it is loaded. "
+    "{0} inside a compressed file is not read, because {0} compresses its own content. Nothing of it is loaded. "
     "Put the unpacked file there"
 )
 _UNDATED = (

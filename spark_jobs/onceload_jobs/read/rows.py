@@ -1,18 +1,21 @@
 """Read the rows of parts with the reader of their format."""
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
 from onceload_jobs.files.notes import Ignored
+from onceload_jobs.formats.chunks import Part
 from onceload_jobs.formats.csv.rows import read_csv
 from onceload_jobs.formats.fixed.rows import read_fixed
 from onceload_jobs.formats.json.rows import read_json
 from onceload_jobs.formats.jsonl.rows import read_jsonl
+from onceload_jobs.formats.orc.rows import read_orc
 from onceload_jobs.formats.parquet.rows import read_parquet
 from onceload_jobs.formats.records import Records
 from onceload_jobs.pipeline.columns import LINEAGE, Column, arrow_schema
-from onceload_jobs.pipeline.declared import Declared, Format
+from onceload_jobs.pipeline.declared import Declared, Format, UnknownFields
 from onceload_jobs.read.checked_parts import ReadPart
 
 
@@ -52,11 +55,31 @@ def _read(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadP
                 unknown_fields=declared.unknown_fields,
                 record_bytes_max=declared.source.record_bytes_max,
             )
-        case Format.PARQUET:
+        case Format.PARQUET | Format.ORC | Format.AVRO as of_format:
+            read_typed = _typed_reader(of_format)
             return _joined(
-                read_parquet(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)
+                read_typed(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)
                 for each in parts
             )
+
+
+class _TypedReader(Protocol):
+    def __call__(
+        self, part: Part, *, url: str, columns: tuple[Column, ...], unknown_fields: UnknownFields
+    ) -> Records: ...
+
+
+def _typed_reader(of_format: Format) -> _TypedReader:
+    match of_format:
+        case Format.ORC:
+            return read_orc
+        case Format.AVRO:
+            # Its library is an extra.
+            from onceload_jobs.formats.avro.rows import read_avro
+
+            return read_avro
+        case _:
+            return read_parquet
 
 
 def _read_csv(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:

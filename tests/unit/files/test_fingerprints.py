@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.fingerprints import (
+    EDGE_BYTES,
     Fingerprint,
     Marks,
     Resemblance,
@@ -19,6 +21,8 @@ from onceload_jobs.files.fingerprints import (
     fingerprint_of,
     fingerprint_of_whole,
 )
+from onceload_jobs.pipeline.declared import Format
+from tests.typed_files import content_of
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, listed, packed
 
 
@@ -237,3 +241,17 @@ def test_a_file_that_is_written_once_is_the_same_or_changed(folder, content, mor
     for other in (content + more, content[:-1] if content else more):
         path.write_bytes(other)
         assert compare_whole(listed(path), fingerprint) is Resemblance.CHANGED
+
+
+def test_an_orc_file_is_recognised_by_its_whole_footer(folder):
+    """Neither its first nor its last bytes show that the footer of a file with many columns has changed."""
+    path = folder / "wide.orc"
+    content = content_of(pa.table({f"column_{number:03}": [number] for number in range(500)}), Format.ORC)
+    path.write_bytes(content)
+    fingerprint = fingerprint_of_whole(str(path), size=len(content))
+    at = content.rindex(b"column_010")
+    assert EDGE_BYTES < at < len(content) - EDGE_BYTES
+
+    path.write_bytes(content[:at] + b"Column" + content[at + 6 :])
+
+    assert compare_whole(listed(path), fingerprint) is Resemblance.CHANGED

@@ -42,6 +42,7 @@ def parquet(**columns: list[int]) -> bytes:
         (b"Obj\x01\x04\x14avro.codec", "it is an Avro file"),
         (parquet(id=[1]), "it is a Parquet file"),
         (parquet(), "it is a Parquet file"),
+        (b"ORC\x0a\x00\x12", "it is an ORC file"),
         (TEXT.decode().encode("utf-16"), "it is text in UTF-16"),
         (b"\xfe\xff" + TEXT.decode().encode("utf-16-be"), "it is text in UTF-16"),
         (TEXT.decode().encode("utf-32"), "it is text in UTF-16 or UTF-32"),
@@ -58,7 +59,18 @@ def test_a_file_that_is_not_text_is_reported_as_what_it_is(begins, found):
 
 @pytest.mark.parametrize(
     "begins",
-    [b"", TEXT, b"\xef\xbb\xbf" + TEXT, b"PAR1,2\n", b"BZh9,2\n", b"PK,2\n", b"id\r\n1\r\n", b"id\r", b'"a\rb",1\n'],
+    [
+        b"",
+        TEXT,
+        b"\xef\xbb\xbf" + TEXT,
+        b"PAR1,2\n",
+        b"ORC\n1\n",
+        b"BZh9,2\n",
+        b"PK,2\n",
+        b"id\r\n1\r\n",
+        b"id\r",
+        b'"a\rb",1\n',
+    ],
 )
 def test_text_that_only_looks_like_a_signature_is_read_as_text(begins):
     check_text("a.csv", begins)

@@ -205,7 +205,7 @@ def test_a_refusal_survives_pickling_and_says_that_nothing_was_started(tmp_path)
     back = pickle.loads(pickle.dumps(refused.value))
     assert str(back) == str(refused.value)
     assert back.problems == (
-        f"{tmp_path}/p.yaml:4: source.format: expected one of jsonl, csv, fixed, json, parquet, found 'xml'",
+        f"{tmp_path}/p.yaml:4: source.format: expected one of jsonl, csv, fixed, json, parquet, orc, avro, found 'xml'",
     )
     assert str(back).splitlines() == [
         *back.problems,

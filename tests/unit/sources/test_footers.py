@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from onceload_jobs.formats.chunks import FileRefused
-from onceload_jobs.formats.parquet.footers import check_columns, read_row_groups
+from onceload_jobs.formats.parquet.footers import read_names, read_row_groups
 from onceload_jobs.formats.parquet.row_groups import read_row_group
+from onceload_jobs.formats.typed_files import check_columns
 from onceload_jobs.pipeline.columns import Column, parse_column
 from onceload_jobs.pipeline.declared import UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
@@ -48,11 +49,12 @@ def zigzag(number: int) -> bytes:
 
 
 def test_only_columns_of_the_file_itself_count_as_there():
-    check_columns(written(), columns_of("a", "maps", "lists", "structs"), url=URL)
+    names = read_names(written(), url=URL)
+    check_columns(URL, columns_of("a", "maps", "lists", "structs"), names=names)
 
     for inner in ("x", "y", "z", "key", "element", "schema"):
         with pytest.raises(FileRefused, match=f"among them {inner}\\."):
-            check_columns(written(), columns_of("a", inner), url=URL)
+            check_columns(URL, columns_of("a", inner), names=names)
 
 
 def columns_of(*names: str) -> tuple[Column, ...]:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from onceload_jobs.formats import plain_values
 from onceload_jobs.formats.chunks import FileRefused
-from onceload_jobs.formats.parquet import row_groups
 from onceload_jobs.formats.parquet import rows as parquet
 from onceload_jobs.formats.parquet.rows import read_parquet
 from onceload_jobs.formats.records import Records
@@ -45,7 +45,7 @@ def read(
 
 
 def unfolding_at_most(size: int):
-    return patch.object(row_groups, "UNFOLDED_BYTES_MAX", size)
+    return patch.object(plain_values, "UNFOLDED_BYTES_MAX", size)
 
 
 def slowly(source: io.BytesIO, **kwargs) -> Records:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from onceload_jobs.files.fingerprints import ENCRYPTED, END_BYTES, MAGIC
-from onceload_jobs.formats.chunks import FileRefused, RowGroup, refuse_lacking
-from onceload_jobs.pipeline.columns import Column
+from onceload_jobs.files.footers import END_BYTES, PARQUET, PARQUET_ENCRYPTED
+from onceload_jobs.formats import typed_files
+from onceload_jobs.formats.chunks import RowGroup
 
 _REPEATED = 2
 _VARINT_BYTES_MAX = 10
@@ -49,14 +49,8 @@ class _Contradiction(ValueError):
     """A footer that contradicts itself."""
 
 
-def damaged(url: str, why: str) -> FileRefused:
-    found = f"it is damaged or truncated: {why}"
-    return FileRefused(url, "a complete Parquet file", found, "Replace it with a complete copy")
-
-
-def unsupported(url: str, what: str) -> FileRefused:
-    found = f"it uses {what}, which is not supported"
-    return FileRefused(url, "a Parquet file that Onceload can read", found, "Write it again without that")
+KIND = "Parquet"
+damaged, unsupported = partial(typed_files.damaged, kind=KIND), partial(typed_files.unsupported, kind=KIND)
 
 
 @lru_cache(maxsize=4)
@@ -67,27 +61,18 @@ def read_row_groups(tail: bytes, *, url: str, size: int) -> tuple[RowGroup, ...]
         return tuple(_row_groups(_metadata(footer, url=url), footer=footer, size=size))
 
 
-def check_columns(tail: bytes, columns: tuple[Column, ...], *, url: str) -> None:
-    """Refuse a file that lacks declared columns, from its last bytes."""
+def read_names(tail: bytes, *, url: str) -> tuple[str, ...]:
+    """The names of the columns of a file, from its last bytes."""
     footer = _footer(tail, url=url)
     with _reading(url):
-        names = tuple(_names(_metadata(footer, url=url)[_Of.FILE_SCHEMA]))
-    # A file of no columns has no rows either, like an empty file.
-    lacking = [column.name for column in columns if column.name not in names] if names else []
-    refuse_lacking(url, lacking, names=names, place="schema", fix=_FIX_COLUMNS)
-
-
-_FIX_COLUMNS = (
-    "Fix the columns in the pipeline file. Load older files without a column by a pipeline file of their own that does "
-    "not declare it"
-)
+        return tuple(_names(_metadata(footer, url=url)[_Of.FILE_SCHEMA]))
 
 
 def _footer(tail: bytes, *, url: str) -> bytes:
     length, magic = int.from_bytes(tail[-END_BYTES:-4], "little"), tail[-4:]
-    if magic == ENCRYPTED:
+    if magic == PARQUET_ENCRYPTED:
         raise unsupported(url, "encryption")
-    if magic != MAGIC or len(tail) < length + END_BYTES:
+    if magic != PARQUET or len(tail) < length + END_BYTES:
         raise damaged(url, "it does not end with a Parquet footer")
     return tail[len(tail) - length - END_BYTES :]
 
@@ -161,7 +146,7 @@ def _range_of(column: dict[int, Any], *, is_single: bool, rows: int, bytes_end: 
         raise _Contradiction(f"a column has {values} values for {rows} rows")
     start = min(filter(None, (facts.get(_Of.FACTS_DICTIONARY), facts[_Of.FACTS_DATA])))
     end = start + facts[_Of.FACTS_BYTES]
-    if _Of.COLUMN_FILE in column or not len(MAGIC) <= start < end <= bytes_end:
+    if _Of.COLUMN_FILE in column or not len(PARQUET) <= start < end <= bytes_end:
         raise _Contradiction("the bytes of a column are outside of the file")
     return start, end
 

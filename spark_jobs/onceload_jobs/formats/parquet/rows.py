@@ -25,8 +25,9 @@ from onceload_jobs.formats.casts import (
     rows_of,
 )
 from onceload_jobs.formats.chunks import Part
-from onceload_jobs.formats.parquet.row_groups import lists, read_row_group
+from onceload_jobs.formats.parquet.row_groups import read_row_group
 from onceload_jobs.formats.parquet.values import FLOATS, UnreadableValue, as_python, converted, kept_form
+from onceload_jobs.formats.plain_values import lists
 from onceload_jobs.formats.records import Indices, Mask, Origins, RecordRefused, Records, ValueRefused
 from onceload_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
 from onceload_jobs.pipeline.columns import INTEGERS, PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
@@ -36,7 +37,19 @@ from onceload_jobs.pipeline.declared import UnknownFields
 def read_parquet(part: Part, *, url: str, columns: tuple[Column, ...], unknown_fields: UnknownFields) -> Records:
     """Read the rows of a row group, only from the bytes in memory."""
     names = [column.name for column in columns]
-    table, undeclared = read_row_group(part, url=url, names=names, unknown_fields=unknown_fields)
+    found = read_row_group(part, url=url, names=names, unknown_fields=unknown_fields)
+    return read_plain(*found, part=part, columns=columns, unknown_fields=unknown_fields)
+
+
+def read_plain(
+    table: pa.Table,
+    undeclared: tuple[str, ...],
+    *,
+    part: Part,
+    columns: tuple[Column, ...],
+    unknown_fields: UnknownFields,
+) -> Records:
+    """The rows of a part in a table of plain values; of undeclared columns, it may hold nothing but the names."""
     refusal = _refusal(undeclared, unknown_fields)
     reader = _Reader(table, columns, refusal=refusal)
     origins = Origins(

@@ -23,6 +23,8 @@ class UnreadableValue(str):
 
 
 def as_python(scalar: pa.Scalar) -> object:
+    if isinstance(scalar, pa.UnionScalar):
+        return None if scalar.value is None else as_python(scalar.value)
     try:
         value = scalar.as_py()
     except UnicodeDecodeError:

@@ -1,0 +1,68 @@
+"""Files whose values have types, such as Parquet: how they are refused, and which of their columns are read."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from onceload_jobs.files.addresses import errors_naming
+from onceload_jobs.formats.chunks import FileRefused, refuse_lacking
+from onceload_jobs.pipeline.columns import Column
+from onceload_jobs.pipeline.declared import UnknownFields
+
+
+def damaged(url: str, why: str, *, kind: str) -> FileRefused:
+    found = f"it is damaged or truncated: {why}"
+    return FileRefused(url, f"a complete {kind} file", found, "Replace it with a complete copy")
+
+
+def unsupported(url: str, what: str, *, kind: str) -> FileRefused:
+    found = f"it uses {what}, which is not supported"
+    expected = f"{'a' if kind == 'Parquet' else 'an'} {kind} file that Onceload can read"
+    return FileRefused(url, expected, found, "Write it again without that")
+
+
+@contextmanager
+def decoding(url: str, *, kind: str) -> Iterator[None]:
+    """Distinguish a file that is damaged, or uses an unsupported feature, from a store that fails."""
+    with errors_naming(url):
+        try:
+            yield
+        except pa.ArrowNotImplementedError as error:
+            raise unsupported(url, f"a feature of {kind} ({_line(error)})", kind=kind) from error
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            # Errors about content have no errno, unlike those of the system or a store.
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+                raise
+            raise damaged(url, _line(error), kind=kind) from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def check_columns(url: str, columns: tuple[Column, ...], *, names: Sequence[str]) -> None:
+    """Refuse a file that lacks declared columns."""
+    # A file of no columns has no rows either, like an empty file.
+    lacking = [column.name for column in columns if column.name not in names] if names else []
+    refuse_lacking(url, lacking, names=names, place="schema", fix=_FIX_COLUMNS)
+
+
+_FIX_COLUMNS = (
+    "Fix the columns in the pipeline file. Load older files without a column by a pipeline file of their own that does "
+    "not declare it"
+)
+
+
+def choose_columns(
+    found: Sequence[str], *, url: str, names: Collection[str], unknown_fields: UnknownFields
+) -> tuple[list[str], tuple[str, ...]]:
+    """Which of the columns of a file are read, and which of them are not declared."""
+    undeclared = tuple(name for name in found if name not in names)
+    # A record that is bad because of its fields is kept with all of them.
+    wanted = [name for name in found if name in names or unknown_fields is not UnknownFields.IGNORE]
+    if twice := [name for name, count in Counter(wanted).items() if count > 1]:
+        which = f"it has several columns called {', '.join(map(repr, twice))}"
+        raise FileRefused(url, "a different name for each column", which, "Write it again with other names")
+    return wanted, undeclared

@@ -1,0 +1,270 @@
+"""ORC: times of any day, and footers that contradict themselves."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from pyarrow import orc
+
+from onceload_jobs.files.footers import ORC, fields_of, footer_bytes, orc_postscript, written
+from onceload_jobs.formats import plain_values
+from onceload_jobs.formats.chunks import FileRefused
+from onceload_jobs.formats.orc.footers import file_of_stripe, not_packed, number_of, read_row_groups, stripe_of
+from onceload_jobs.formats.orc.stripes import footer_of_stripe
+from onceload_jobs.pipeline.declared import Format
+from tests.typed_files import content_of, parts_of
+from tests.unit.sources.typed import read_groups, values_of
+
+URL = "landing/a.orc"
+PLAIN = {"compression": "UNCOMPRESSED"}
+
+
+def wall_clock(year: int, month: int, day: int, *of_day: int) -> datetime:
+    return datetime(year, month, day, tzinfo=UTC).replace(tzinfo=None) + timedelta(
+        **dict(zip(("hours", "minutes", "seconds", "microseconds"), of_day, strict=False))
+    )
+
+
+def file_of(tmp_path, table, **options):
+    path = tmp_path / "a.orc"
+    path.write_bytes(content_of(table, Format.ORC, **options))
+    return path
+
+
+DAYS = [
+    wall_clock(1, 1, 1),
+    wall_clock(1677, 9, 21, 0, 12, 43, 145224),
+    wall_clock(1969, 12, 31, 23, 59, 59, 999999),
+    wall_clock(1970, 1, 1),
+    None,
+    wall_clock(2014, 12, 31, 23, 59, 59, 1),
+    wall_clock(2262, 4, 11, 23, 47, 16, 854776),
+    wall_clock(9999, 12, 31, 23, 59, 59, 999999),
+]
+
+
+@pytest.mark.parametrize("compression", ["UNCOMPRESSED", "ZLIB", "SNAPPY", "ZSTD", "LZ4"])
+def test_times_that_nanoseconds_do_not_reach_are_exact(tmp_path, compression):
+    """Arrow reads them as nanoseconds, which overflow without a word."""
+    path = file_of(tmp_path, pa.table({"a": pa.array(DAYS, pa.timestamp("us"))}), rows=3, compression=compression)
+
+    assert values_of(path, Format.ORC, "timestamp") == DAYS
+
+
+def in_zone(tmp_path, table, zone, **options):
+    """A file of a writer in this time zone."""
+    path = file_of(tmp_path, table, **options)
+    (part,) = parts_of(path, Format.ORC)
+    assert part.row_group is not None
+    packed = number_of(fields_of(stripe_of(part.row_group)), 4)
+    fields = footer_of_stripe(part.row_group, part.raw, url=URL).message
+    kept = b"".join(written(field, value) for field, values in fields.items() for value in values if field != 3)
+    footer = not_packed(part.row_group.footer, kept + (written(3, zone.encode()) if zone else b""))
+    stripe = stripe_of(part.row_group) + written(4, len(footer))
+    path.write_bytes(file_of_stripe(part.row_group, part.raw[: len(part.raw) - packed] + footer, stripe))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("zone", "compression"),
+    [
+        ("Asia/Kolkata", "UNCOMPRESSED"),
+        ("America/Los_Angeles", "ZLIB"),
+        ("Europe/Berlin", "SNAPPY"),
+        ("GMT", "ZSTD"),
+        ("Europe/Berlin", "LZ4"),
+    ],
+)
+def test_the_clock_of_a_writer_in_another_zone_is_read_as_arrow_reads_it(tmp_path, zone, compression):
+    """As far as Arrow reads it."""
+    stored = pa.array(range(-50 * 365 * 86_400, 90 * 365 * 86_400, 7_654_321)).cast(pa.timestamp("s"))
+    table = pa.table({"a": stored, "b": stored.cast(pa.timestamp("s", "UTC"))})
+    path = in_zone(tmp_path, table, zone, compression=compression)
+    expected = orc.ORCFile(path).read().cast(pa.schema([("a", pa.timestamp("us")), ("b", pa.timestamp("us", "UTC"))]))
+
+    (records,) = read_groups(path, Format.ORC, a="timestamp", b="timestamptz")
+
+    assert records.rows.select(["a", "b"]).equals(expected)
+    assert zone == "GMT" or expected.column("a") != table.column("a").cast(pa.timestamp("us"))
+
+
+def test_times_before_a_zone_had_an_official_time_are_not_called_damaged(tmp_path):
+    day = [wall_clock(1, 1, 1)]
+    table = pa.table({"a": pa.array(day, pa.timestamp("us"))})
+
+    assert values_of(in_zone(tmp_path, table, ""), Format.ORC, "timestamp") == day
+    path = in_zone(tmp_path, table, "Europe/Berlin")
+    with pytest.raises(FileRefused, match=r"times before the time zone 'Europe/Berlin' was defined.*not supported"):
+        read_groups(path, Format.ORC, a="timestamp")
+
+
+def test_a_time_zone_that_is_unknown_is_not_called_damaged(tmp_path):
+    path = file_of(tmp_path, pa.table({"a": pa.array([0], pa.timestamp("s"))}), compression="UNCOMPRESSED")
+    path.write_bytes(path.read_bytes().replace(b"\x1a\x03GMT", b"\x1a\x03XYZ"))
+
+    with pytest.raises(FileRefused, match=r"unknown time zone 'XYZ'.*not supported"):
+        read_groups(path, Format.ORC, a="timestamp")
+
+
+def test_times_inside_of_other_values_are_exact(tmp_path):
+    times = pa.array(DAYS, pa.timestamp("us", "UTC"))
+    offsets = pa.array([0, 3, 8], pa.int32())
+    structs = pa.StructArray.from_arrays([times, pa.array(range(8))], ["at", "n"])
+    table = pa.table(
+        {
+            "list": pa.ListArray.from_arrays(offsets, times),
+            "map": pa.MapArray.from_arrays(offsets, pa.array(list("abcdefgh")), structs),
+        }
+    )
+
+    (records,) = read_groups(file_of(tmp_path, table), Format.ORC, list="timestamptz[]", map="jsonb")
+
+    expected = [day and day.replace(tzinfo=UTC) for day in DAYS]
+    assert records.rows.column("list").to_pylist() == [expected[:3], expected[3:]]
+    texts = [[pair[1]["at"] for pair in json.loads(each)] for each in records.rows.column("map").to_pylist()]
+    assert [each for some in texts for each in some] == [each and each.isoformat() for each in expected]
+
+
+def test_nanoseconds_are_rounded_half_to_even(tmp_path):
+    stored = pa.array([500, 1500, 1501, -500, -1500, 2**62 + 1, None]).cast(pa.timestamp("ns"))
+
+    rounded = values_of(file_of(tmp_path, pa.table({"a": stored})), Format.ORC, "timestamp")
+
+    assert pa.array(rounded, pa.timestamp("us")).cast(pa.int64()).to_pylist() == [
+        0, 2, 2, 0, -2, (2**62 + 1 + 500) // 1000, None,
+    ]  # fmt: skip
+
+
+def test_a_name_with_a_dot_is_not_a_name_inside_of_another_column(tmp_path):
+    table = pa.table({"a": [{"b": 1, "c": 5}], "a.b": [2], "a.c": ["x"]})
+    path = file_of(tmp_path, table)
+
+    (records,) = read_groups(path, Format.ORC, **{"a.b": "bigint"})
+    assert records.rows.column("a.b").to_pylist() == [2]
+    (records,) = read_groups(path, Format.ORC, **{"a": "jsonb", "a.c": "text"})
+    assert records.rows.select(["a", "a.c"]).to_pylist() == [{"a": '{"b":1,"c":5}', "a.c": "x"}]
+
+
+def test_two_columns_of_one_name_are_refused_where_they_are_asked_for(tmp_path):
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
+    path = file_of(tmp_path, table)
+
+    with pytest.raises(FileRefused, match="several columns called 'a'"):
+        read_groups(path, Format.ORC, a="bigint")
+    (records,) = read_groups(path, Format.ORC, b="bigint")
+    assert records.rows.column("b").to_pylist() == [3]
+
+
+def test_a_union_is_refused_where_it_is_asked_for(tmp_path):
+    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["x", "y"])], ["n", "t"])
+    path = file_of(tmp_path, pa.table({"a": union, "b": [1, 2]}))
+
+    with pytest.raises(FileRefused, match="it uses a union in the column 'a', which is not supported"):
+        read_groups(path, Format.ORC, a="text", b="bigint")
+    assert read_groups(path, Format.ORC, b="bigint")[0].rows.num_rows == 2
+
+
+def test_rows_that_take_few_bytes_cannot_fill_the_memory(tmp_path):
+    path = file_of(tmp_path, pa.table({"a": pa.nulls(100_000, pa.int64()), "b": [1] * 100_000}))
+
+    with patch.object(plain_values, "UNFOLDED_BYTES_MAX", 10**6), pytest.raises(FileRefused, match="fit into memory"):
+        read_groups(path, Format.ORC, b="bigint")
+    assert len(path.read_bytes()) < 100_000
+
+
+THREE = content_of(pa.table({"a": range(30)}), Format.ORC, rows=10, **PLAIN)
+
+
+def with_footer(change: Callable[[bytes], bytes]) -> bytes:
+    """The file with another footer, and the lengths that fit it."""
+    postscript = orc_postscript(THREE)
+    facts = fields_of(postscript)
+    length, rest = facts[1][-1], footer_bytes(THREE)
+    assert isinstance(length, int)
+    footer = change(THREE[len(THREE) - len(postscript) - 1 - length : len(THREE) - len(postscript) - 1])
+    postscript += written(1, len(footer)) + written(5, 0) + written(8000, ORC)
+    return THREE[: len(THREE) - rest] + footer + postscript + bytes([len(postscript)])
+
+
+def changed_stripe(*more: tuple[int, int], number: int = 1):
+    def change(footer: bytes) -> bytes:
+        stripe = fields_of(footer)[3][number]
+        assert isinstance(stripe, bytes)
+        assert footer.count(written(3, stripe)) == 1
+        return footer.replace(written(3, stripe), written(3, stripe + b"".join(written(*each) for each in more)))
+
+    return change
+
+
+def refused(content: bytes) -> str:
+    with pytest.raises(FileRefused) as caught:
+        read_row_groups(content, url=URL, size=len(content))
+    return str(caught.value)
+
+
+def test_a_footer_that_is_as_it_was_is_believed():
+    content = with_footer(bytes)
+    groups = read_row_groups(content, url=URL, size=len(content))
+
+    assert [(group.first, group.end) for group in groups] == [(0, 10), (10, 20), (20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ((5, 11), "its stripes have 31 rows, but its footer says 30"),
+        ((5, 0), "its stripes have 20 rows"),
+        ((1, 3), "those of another one"),
+        ((1, 2**40), "outside of the file"),
+        ((3, 10**6), "outside of the file"),
+    ],
+)
+def test_stripes_that_contradict_the_file_are_refused(more, why):
+    assert f"contradicts itself: {why}" in refused(with_footer(changed_stripe(more))) or why in refused(
+        with_footer(changed_stripe(more))
+    )
+
+
+def test_an_encrypted_file_is_not_called_damaged():
+    assert "it uses encryption, which is not supported" in refused(
+        with_footer(lambda footer: footer + written(10, b""))
+    )
+
+
+def test_a_stripe_of_fewer_rows_than_the_footer_says_is_damaged(tmp_path):
+    path = tmp_path / "a.orc"
+
+    def change(footer: bytes) -> bytes:
+        return changed_stripe((5, 13))(footer) + written(6, 33)
+
+    path.write_bytes(with_footer(change))
+    with pytest.raises(FileRefused, match="damaged or truncated"):
+        read_groups(path, Format.ORC, a="bigint")
+
+
+def test_any_bit_of_a_footer_may_be_wrong(tmp_path):
+    """Refused in words, or taken for what it is: nothing else comes of it."""
+    path = tmp_path / "a.orc"
+    length = footer_bytes(THREE)
+    for at in range(len(THREE) - length, len(THREE)):
+        path.write_bytes(THREE[:at] + bytes([THREE[at] ^ (1 << at % 8)]) + THREE[at + 1 :])
+        try:
+            groups = read_groups(path, Format.ORC, a="bigint")
+        except FileRefused:
+            continue
+        assert sum(each.count for each in groups) == 30
+
+
+@pytest.mark.parametrize("content", [b"", b"ORC", b"ORC" * 9, b"x" * 100, b"\x03ORC\x04", THREE[:-1], THREE + b"\n"])
+def test_what_is_no_orc_file_is_refused(content):
+    assert "damaged or truncated: it does not end with an ORC footer" in refused(content)
+
+
+def test_a_stripe_without_its_file_is_a_fault_of_the_program(tmp_path):
+    (part,) = parts_of(file_of(tmp_path, pa.table({"a": [1]})), Format.ORC)
+
+    assert part.row_group is not None
+    assert (part.first, part.end, part.row_group.first_byte) == (0, 1, 3)
