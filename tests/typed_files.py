@@ -27,8 +27,10 @@ def content_of(table: pa.Table, of_format: Format, *, rows: int | None = None, *
     """With `rows`, so many rows in each row group, stripe or block."""
     match of_format:
         case Format.ORC:
-            slices = [table.slice(first, rows) for first in range(0, table.num_rows, rows)] if rows else [table]
-            return _orc_of(slices, **options)
+            # Arrow writes nulls of a slice at wrong places.
+            firsts = range(0, table.num_rows, rows or max(1, table.num_rows))
+            slices = [table.take(pa.array(range(first, min(table.num_rows, first + firsts.step)))) for first in firsts]
+            return _orc_of(slices or [table], **options)
         case Format.AVRO:
             return avro_of(avro_schema(table.schema), avro_records(table), rows=rows, **options)
         case _:

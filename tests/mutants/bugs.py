@@ -3488,9 +3488,9 @@ BUGS = (
     ),
     Bug(
         name="a column of ORC is read by the name of one inside of another",
-        file="spark_jobs/onceload_jobs/formats/orc/times.py",
-        correct="    return batch if batch.schema.names == names else",
-        wrong="    return batch if True else",
+        file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
+        correct="    batch = batch if batch.schema.names == names else",
+        wrong="    batch = batch if True else",
         tests=(f"{OF_SOURCES}/test_orc.py::test_a_name_with_a_dot_is_not_a_name_inside_of_another_column",),
     ),
     Bug(
@@ -3583,5 +3583,21 @@ BUGS = (
         correct="        return self in (Format.PARQUET, Format.ORC, Format.AVRO)\n",
         wrong="        return self in (Format.PARQUET, Format.ORC)\n",
         tests=("tests/loads/test_typed_formats.py::test_a_file_inside_a_compressed_file_is_not_read",),
+    ),
+    Bug(
+        name="a large float is another integer alone than among others",
+        file="spark_jobs/onceload_jobs/formats/parquet/rows.py",
+        correct="        return None if _has_more_digits(array, column_type) else array.cast(target)\n",
+        wrong="        return array.cast(target)\n",
+        tests=(f"{OF_PARQUET}::test_a_value_is_read_alike_by_both_tiers_and_alone",),
+    ),
+    Bug(
+        name="a damaged file of ORC ends the process that reads it",
+        file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
+        correct="            except (EOFError, BrokenPipeError):\n",
+        wrong="            except BrokenPipeError:\n",
+        tests=(
+            f"{OF_SOURCES}/test_orc.py::test_a_file_that_ends_the_process_of_arrow_is_refused_and_the_next_is_read",
+        ),
     ),
 )

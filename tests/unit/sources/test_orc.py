@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -138,13 +139,14 @@ def test_nanoseconds_are_rounded_half_to_even(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_name_with_a_dot_is_not_a_name_inside_of_another_column(tmp_path):
-    table = pa.table({"a": [{"b": 1, "c": 5}], "a.b": [2], "a.c": ["x"]})
+@pytest.mark.parametrize("order", [["a", "a.b", "a.c"], ["a.b", "a.c", "a"]])
+def test_a_name_with_a_dot_is_not_a_name_inside_of_another_column(tmp_path, order):
+    table = pa.table({"a": [{"b": 1, "c": 5}], "a.b": [2], "a.c": ["x"]}).select(order)
     path = file_of(tmp_path, table)
 
-    (records,) = read_groups(path, Format.ORC, **{"a.b": "bigint"})
+    (records,) = read_groups(path, Format.ORC, **dict[str, Any]({"a.b": "bigint"}))
     assert records.rows.column("a.b").to_pylist() == [2]
-    (records,) = read_groups(path, Format.ORC, **{"a": "jsonb", "a.c": "text"})
+    (records,) = read_groups(path, Format.ORC, **dict[str, Any]({"a": "jsonb", "a.c": "text"}))
     assert records.rows.select(["a", "a.c"]).to_pylist() == [{"a": '{"b":1,"c":5}', "a.c": "x"}]
 
 
@@ -189,7 +191,7 @@ def with_footer(change: Callable[[bytes], bytes]) -> bytes:
     return THREE[: len(THREE) - rest] + footer + postscript + bytes([len(postscript)])
 
 
-def changed_stripe(*more: tuple[int, int], number: int = 1):
+def changed_stripe(*more: tuple[int, int], number: int = 1) -> Callable[[bytes], bytes]:
     def change(footer: bytes) -> bytes:
         stripe = fields_of(footer)[3][number]
         assert isinstance(stripe, bytes)
@@ -268,3 +270,23 @@ def test_a_stripe_without_its_file_is_a_fault_of_the_program(tmp_path):
 
     assert part.row_group is not None
     assert (part.first, part.end, part.row_group.first_byte) == (0, 1, 3)
+
+
+#: Arrow 26 reads outside of its memory when it reads this file.
+DEADLY = bytes.fromhex(
+    "4f52430a061204081450000a150a03000000120e081422080a0130120139183c500007010702303132333435363738393130"
+    "3131313231333134313531363137313831390a060806100018080a060802100118170a060802100118040a0608011001181e"
+    "1204080010001204080210001a03474d54080310751a0c0803101f1822203128140803220e080c1201011a01612000280030"
+    "0022080807200028003000301440904e4801084e1000188080042202000c2818300682f403034f524308332800380082f403"
+    "034f524324"
+)
+
+
+def test_a_file_that_ends_the_process_of_arrow_is_refused_and_the_next_is_read(tmp_path):
+    path = tmp_path / "a.orc"
+    path.write_bytes(DEADLY)
+
+    with pytest.raises(FileRefused, match=r"damaged or truncated: Arrow's process ended with -\d+ when it read"):
+        read_groups(path, Format.ORC, a="jsonb")
+
+    assert values_of(file_of(tmp_path, pa.table({"a": [5]})), Format.ORC, "bigint") == [5]

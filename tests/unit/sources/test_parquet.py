@@ -65,6 +65,8 @@ STORED = {
         [1.0, 1.1, 1e39, float("nan"), float("inf"), None, 0.1 + 0.2, 1e20, 1e-45, -1e-46, 2.0**-150, 0.0]
     ),
     "float": pa.array([1.0, 1.1, float("inf"), 3e38], pa.float32()),
+    "large double": pa.array([2.0**60, 1.0, None]),
+    "large float": pa.array([84_481_208.0, -16_777_216.0], pa.float32()),
     "half": pa.array([1.0, 0.1, 1e-3], pa.float16()),
     "bool": pa.array([True, False, None]),
     "decimal": pa.array([Decimal("1.10"), Decimal("12345.678"), Decimal("1.105"), None], pa.decimal128(20, 3)),

@@ -10,12 +10,10 @@ from enum import IntEnum
 from functools import lru_cache, partial
 from itertools import pairwise
 
-import pyarrow as pa
-from pyarrow import orc
-
 from onceload_jobs.files.footers import ORC, Message, fields_of, footer_bytes, integers_of, orc_postscript, written
 from onceload_jobs.formats import typed_files
 from onceload_jobs.formats.chunks import RowGroup
+from onceload_jobs.formats.orc.arrow import read_tail
 
 KIND = "ORC"
 damaged, unsupported = partial(typed_files.damaged, kind=KIND), partial(typed_files.unsupported, kind=KIND)
@@ -104,8 +102,7 @@ def _described(tail: bytes, *, url: str) -> bytes:
         raise damaged(url, "it does not end with an ORC footer")
     with typed_files.decoding(url, kind=KIND):
         # Arrow expects the first bytes of a file; a footer without stripes is enough.
-        file = orc.ORCFile(pa.BufferReader(ORC + tail[len(tail) - length :]))
-        described = bytes(file.reader.serialized_file_tail())
+        described = read_tail(ORC + tail[len(tail) - length :])
     with _reading(url):
         if _footer(described).get(_Of.FOOTER_ENCRYPTION):
             raise unsupported(url, "encryption")

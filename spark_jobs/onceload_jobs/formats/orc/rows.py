@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping
 
 import pyarrow as pa
-from pyarrow import orc
 
 from onceload_jobs.formats.chunks import Part, RowGroup
+from onceload_jobs.formats.orc.arrow import read_columns
 from onceload_jobs.formats.orc.footers import KIND, TIMES, TypeKind, damaged, file_of_stripe, schema_of, unsupported
-from onceload_jobs.formats.orc.times import read_columns, read_times
+from onceload_jobs.formats.orc.times import read_times
 from onceload_jobs.formats.parquet.rows import read_plain
 from onceload_jobs.formats.plain_values import BYTES_OF_A_ROW, check_size, plain_batches
 from onceload_jobs.formats.records import Records
@@ -54,7 +54,7 @@ def _columns(
     of_time = [name for name in wanted if not TIMES.isdisjoint(kinds[name])]
     columns = dict[str, pa.Array]()
     if others := [name for name in wanted if name not in of_time]:
-        batch = read_columns(orc.ORCFile(pa.BufferReader(file_of_stripe(group, raw))), others)
+        batch = read_columns(file_of_stripe(group, raw), others)
         columns |= zip(others, batch.columns, strict=True)
     if of_time:
         columns |= zip(of_time, read_times(raw, group, of_time, url=url), strict=True)

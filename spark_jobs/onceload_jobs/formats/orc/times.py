@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import orc
 
 from onceload_jobs.formats.casts import mask_of
 from onceload_jobs.formats.chunks import RowGroup
+from onceload_jobs.formats.orc.arrow import read_columns, read_schema
 from onceload_jobs.formats.orc.footers import file_of_stripe
 from onceload_jobs.formats.orc.stripes import StripeFooter, footer_of_stripe, without_seconds
 from onceload_jobs.formats.plain_values import half_even, lists
@@ -33,21 +33,13 @@ _BEGUN_NS = 999_999
 _Arrays: TypeAlias = tuple[pa.Array, pa.Array]
 
 
-def read_columns(file: orc.ORCFile, names: list[str]) -> pa.RecordBatch:
-    batch = file.read_stripe(0, names)
-    # A name with a dot may be taken for one inside of another column.
-    return batch if batch.schema.names == names else file.read_stripe(0).select(names)
-
-
 def read_times(raw: bytes, group: RowGroup, names: list[str], *, url: str) -> list[pa.Array]:
     """Columns that are times, or have times inside of their values."""
-    schema = orc.ORCFile(pa.BufferReader(file_of_stripe(group, raw))).schema
+    schema = read_schema(file_of_stripe(group, raw))
     footer = footer_of_stripe(group, raw, url=url)
-    of_seconds = file_of_stripe(group, raw, times_as_seconds=True)
-    seconds = read_columns(orc.ORCFile(pa.BufferReader(of_seconds)), names)
+    seconds = read_columns(file_of_stripe(group, raw, times_as_seconds=True), names)
     values = max(map(_values, seconds.columns))
-    of_nanoseconds = file_of_stripe(group, *without_seconds(group, raw, footer, values=values))
-    nanoseconds = read_columns(orc.ORCFile(pa.BufferReader(of_nanoseconds)), names)
+    nanoseconds = read_columns(file_of_stripe(group, *without_seconds(group, raw, footer, values=values)), names)
     return [
         _with_times(schema.field(name).type, (seconds.column(name), nanoseconds.column(name)), footer) for name in names
     ]

@@ -169,7 +169,7 @@ def _cast(array: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
 def _cast_at_once(array: pa.Array, column_type: ColumnType) -> pa.Array | None:
     target = arrow_type(column_type)
     if any(holds(array.type) and column_type.kind in kinds for holds, kinds in _CAST_ALIKE):
-        return array.cast(target)
+        return None if _has_more_digits(array, column_type) else array.cast(target)
     if pa.types.is_decimal(array.type) and column_type.kind is Kind.NUMERIC:
         return _rescaled(array, target)
     if pa.types.is_timestamp(array.type):
@@ -181,6 +181,18 @@ def _cast_at_once(array: pa.Array, column_type: ColumnType) -> pa.Array | None:
         # The shortest digits of a number are its intended value.
         return numerics(array.cast(pa.string()), target) if column_type.kind is Kind.NUMERIC else None
     return None
+
+
+def _has_more_digits(array: pa.Array, column_type: ColumnType) -> bool:
+    """Whether the shortest digits of a number, which are its intended value, may be those of another integer."""
+    if column_type.kind not in INTEGERS or not pa.types.is_floating(array.type):
+        return False
+    largest = pc.max(pc.abs(array)).as_py() or 0
+    return not largest <= _EXACT_MAX.get(array.type, 0)
+
+
+#: Up to these, integers are exact.
+_EXACT_MAX = {pa.float64(): 2**53, pa.float32(): 2**24}
 
 
 def _rescaled(decimals: pa.Array, target: pa.DataType) -> pa.Array | None:

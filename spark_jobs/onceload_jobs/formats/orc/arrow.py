@@ -1,0 +1,159 @@
+"""Arrow reads ORC files in a process of its own.
+
+Its library of ORC ends the process that reads a file whose bytes are wrong in some places. Such a file is refused as
+damaged. The process is started with the first file, ends with the one that started it, and is started again after a
+file that ended it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import IO
+
+import pyarrow as pa
+from pyarrow import orc
+
+_SIZE_BYTES = 8
+
+
+class _Ask(StrEnum):
+    TAIL = "tail"
+    SCHEMA = "schema"
+    ROWS = "rows"
+
+
+class _Answer(StrEnum):
+    FOUND = "found"
+    DAMAGED = "damaged"
+    UNSUPPORTED = "unsupported"
+
+
+def read_tail(content: bytes) -> bytes:
+    """The unpacked footer of a file with its postscript, as Arrow hands it out."""
+    return _reader.ask(_Ask.TAIL, [], content)
+
+
+def read_schema(content: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(_reader.ask(_Ask.SCHEMA, [], content)))
+
+
+def read_columns(content: bytes, names: list[str]) -> pa.RecordBatch:
+    """These columns of a file of one stripe."""
+    with pa.ipc.open_stream(pa.py_buffer(_reader.ask(_Ask.ROWS, names, content))) as stream:
+        return stream.read_next_batch()
+
+
+@dataclass
+class _Reader:
+    """The process that reads for this one; a fork of this process starts another."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _process: subprocess.Popen[bytes] | None = None
+    _asked_by: int = 0
+
+    def ask(self, ask: _Ask, names: list[str], content: bytes) -> bytes:
+        with self._lock:
+            process = self._started()
+            try:
+                return _answer_of(process, json.dumps([ask, names]).encode(), content)
+            except (EOFError, BrokenPipeError):
+                self._process = None
+                raise pa.ArrowInvalid(f"Arrow's process ended with {_end(process)} when it read the file") from None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._asked_by != os.getpid():
+            path = os.pathsep.join(filter(None, sys.path))
+            command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
+            )
+            self._asked_by = os.getpid()
+        return self._process
+
+
+_reader = _Reader()
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    process.kill()
+    for pipe in filter(None, (process.stdin, process.stdout)):
+        # What it did not read is lost with it.
+        with suppress(BrokenPipeError):
+            pipe.close()
+    return process.wait()
+
+
+def _answer_of(process: subprocess.Popen[bytes], asked: bytes, content: bytes) -> bytes:
+    if process.stdin is None or process.stdout is None:
+        raise BrokenPipeError
+    for part in (asked, content):
+        _write(process.stdin, part)
+    process.stdin.flush()
+    kind, found = _read(process.stdout).decode(), _read(process.stdout)
+    match _Answer(kind):
+        case _Answer.FOUND:
+            return found
+        case _Answer.UNSUPPORTED:
+            raise pa.ArrowNotImplementedError(found.decode())
+        case _Answer.DAMAGED:
+            raise pa.ArrowInvalid(found.decode())
+
+
+def _write(stream: IO[bytes], part: bytes) -> None:
+    stream.write(len(part).to_bytes(_SIZE_BYTES, "little"))
+    stream.write(part)
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    size = int.from_bytes(_exactly(stream, _SIZE_BYTES), "little")
+    return _exactly(stream, size)
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    octets = stream.read(size)
+    if len(octets) < size:
+        raise EOFError
+    return octets
+
+
+def serve() -> None:
+    """Read the files that come in, until no more can come."""
+    asked_in, answers = sys.stdin.buffer, sys.stdout.buffer
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        while True:
+            ask, names = json.loads(_read(asked_in))
+            kind, found = _found(_Ask(ask), names, _read(asked_in))
+            _write(answers, kind.encode())
+            _write(answers, found)
+            answers.flush()
+
+
+def _found(ask: _Ask, names: list[str], content: bytes) -> tuple[_Answer, bytes]:
+    try:
+        file = orc.ORCFile(pa.BufferReader(content))
+        match ask:
+            case _Ask.TAIL:
+                return _Answer.FOUND, bytes(file.reader.serialized_file_tail())
+            case _Ask.SCHEMA:
+                return _Answer.FOUND, file.schema.serialize().to_pybytes()
+            case _Ask.ROWS:
+                return _Answer.FOUND, _rows(file, names)
+    except (pa.ArrowNotImplementedError, MemoryError) as error:
+        return _Answer.UNSUPPORTED, str(error).encode()
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        return _Answer.DAMAGED, str(error).encode()
+
+
+def _rows(file: orc.ORCFile, names: list[str]) -> bytes:
+    batch = file.read_stripe(0, names)
+    # A name with a dot may be taken for one inside of another column.
+    batch = batch if batch.schema.names == names else file.read_stripe(0).select(names)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
