@@ -227,6 +227,7 @@ def test_a_file_that_lacks_a_declared_column_is_a_note_and_replaces_no_row(loads
     assert loads.rows() == [0, 1, 2, 5]
 
 
+@LONG
 def test_undeclared_columns_are_counted_refused_or_added(loads):
     write(loads, "a.data", table(0, 2, zip=[1, None], more=[{"x": 1}] * 2))
 
