@@ -23,7 +23,7 @@ from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
 from onceload_jobs.pipeline.declared import Format, UnknownFields
 
-#: Of more bytes, only the first group is read.
+#: If the groups have more bytes, only the first is read.
 _BYTES_MAX = 2**26
 #: How many rows of a group are looked at.
 _ROWS_MAX = 10_000

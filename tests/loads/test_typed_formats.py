@@ -29,7 +29,7 @@ from tests.servers import execute
 from tests.typed_files import OTHER_FORMATS, avro_of, content_of
 
 pytestmark = pytest.mark.usually_staged
-#: What is the same for each format of whole files.
+#: Ways that all formats of whole files share.
 LONG = pytest.mark.long
 
 _MANY, _GROUP = 5_000, 500

@@ -351,7 +351,7 @@ def test_a_schema_that_unfolds_without_end_is_refused(tmp_path):
         read_groups(path, Format.AVRO, a="int")
 
 
-def test_a_missing_library_is_told_with_its_extra(tmp_path):
+def test_an_error_names_the_extra_of_a_missing_library(tmp_path):
     path = file_of(tmp_path, "string", "x")
     gone = {name: None for name in sys.modules if name.split(".")[0] == "fastavro"}
     avro = [name for name in sys.modules if name.startswith("onceload_jobs.formats.avro.")]

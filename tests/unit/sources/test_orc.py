@@ -261,7 +261,7 @@ def test_any_bit_of_a_footer_may_be_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"ORC", b"ORC" * 9, b"x" * 100, b"\x03ORC\x04", THREE[:-1], THREE + b"\n"])
-def test_what_is_no_orc_file_is_refused(content):
+def test_a_file_of_another_kind_is_refused(content):
     assert "damaged or truncated: it does not end with an ORC footer" in refused(content)
 
 

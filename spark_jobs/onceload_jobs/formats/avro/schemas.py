@@ -176,7 +176,7 @@ _PRIMITIVES: Mapping[str, tuple[str, _ToArrow]] = {
     "float": ("float", lambda values: pa.array(values, pa.float32())),
     "double": ("double", lambda values: pa.array(values, pa.float64())),
     "bytes": ("bytes", lambda values: pa.array(values, pa.binary())),
-    # It may be no UTF-8, which is a fault of this value only.
+    # Text that is not UTF-8 is a fault of its value only.
     "string": ("bytes", lambda values: pa.array(values, pa.binary()).view(pa.string())),
 }
 _LOGICAL: Mapping[tuple[str, str], _ToArrow] = {
@@ -200,7 +200,7 @@ def _primitive(kind: str, schema: Mapping[str, Any]) -> AvroType:
 
 
 def _to_decimals(schema: Mapping[str, Any]) -> _ToArrow | None:
-    """None for bytes that are no decimals; a logical type that is not valid is not one, as Avro specifies."""
+    """None for other bytes; as Avro specifies, a logical type that is not valid is ignored."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if schema.get("logicalType") != "decimal" or not isinstance(precision, int) or not isinstance(scale, int):
         return None

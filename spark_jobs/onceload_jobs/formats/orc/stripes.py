@@ -68,7 +68,7 @@ def footer_of_stripe(group: RowGroup, raw: bytes, *, url: str) -> StripeFooter:
 
 
 def without_seconds(group: RowGroup, raw: bytes, footer: StripeFooter, *, values: int) -> tuple[bytes, bytes]:
-    """The stripe with other seconds for at most so many times, and what describes it in the footer of its file."""
+    """The stripe with zero for the seconds of its times, and what describes it in the footer of its file."""
     kinds = kinds_of(group.footer)
     encodings = [fields_of(each) for each in _messages(footer, _Of.FOOTER_ENCODINGS)]
     content, streams, at = list[bytes](), list[bytes](), 0

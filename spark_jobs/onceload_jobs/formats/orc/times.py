@@ -57,7 +57,7 @@ def _values(array: pa.Array) -> int:
 
 
 def _with_times(arrow: pa.DataType, read: _Arrays, footer: StripeFooter) -> pa.Array:
-    """The values that were read as seconds and as nanoseconds; values that are no times were read twice."""
+    """The values that were read as seconds and as nanoseconds; all others were read twice."""
     values, fine = read
     if pa.types.is_timestamp(arrow):
         return _times(values, fine, None if arrow.tz else _zone(footer), arrow.tz)
