@@ -335,3 +335,63 @@ def test_a_quarantined_value_of_a_union_is_retried_as_what_it_is(loads):
 
     rows = loads.ask("SELECT a, b::text FROM target ORDER BY id")
     assert rows[:3] == rows[3:] == [("5", "5"), ("5", "5"), (None, "[1]")]
+
+
+MOMENTS = (
+    "1931-05-05 10:11:12.123456",
+    "1969-12-31 15:59:58.9",
+    "1969-12-31 22:59:58.000001",
+    "1970-01-01 00:00:00",
+    "2014-12-31 23:59:59.999999",
+    "2024-07-01 12:00:00.000001",
+    "2024-11-03 01:30:00",
+    "2300-01-01 00:00:00.5",
+    "9999-12-30 23:59:59.999999",
+)
+
+
+@LONG
+@pytest.mark.parametrize("of_format", [Format.ORC], indirect=True)
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+def test_files_that_spark_wrote_have_the_values_that_were_written(loads, tasks, zone, tmp_path):
+    """By the library of Java, in each of its codecs, in the time zone of the writer."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    zones = spark.sparkContext._jvm.java.util.TimeZone
+    before, before_in_sql = zones.getDefault(), spark.conf.get("spark.sql.session.timeZone")
+    rows = ", ".join(f"({number}, timestamp'{moment}')" for number, moment in enumerate(MOMENTS))
+    codecs = ("none", "zlib", "snappy", "zstd", "lz4")
+    try:
+        zones.setDefault(zones.getTimeZone(zone))
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        frame = spark.sql(
+            "SELECT id, at, CAST(id + 0.25 AS decimal(12,2)) AS amount, date(at) AS day, "
+            f"named_struct('at', at) AS more, array(id, null) AS ids, concat('t', id % 3) AS note FROM VALUES {rows} AS t(id, at)"
+        )
+        for codec in codecs:
+            frame.coalesce(1).write.option("compression", codec).orc(str(tmp_path / codec))
+    finally:
+        zones.setDefault(before)
+        spark.conf.set("spark.sql.session.timeZone", before_in_sql)
+    declare(
+        loads,
+        id="bigint",
+        at="timestamp",
+        amount="numeric(12,2)",
+        day="date",
+        more="jsonb",
+        ids="bigint[]",
+        note="text",
+    )
+    source = replace(loads.declared.source, path=str(tmp_path / "*" / "*.orc"))
+
+    assert counts(loads.load(source=source)) == (len(codecs) * len(MOMENTS), 0, 0)
+
+    found = loads.ask("SELECT DISTINCT id, at, amount, day, more ->> 'at', ids, note FROM target ORDER BY id")
+    moments = [datetime.fromisoformat(f"{moment}+00").replace(tzinfo=None) for moment in MOMENTS]
+    assert found == [
+        (number, at, Decimal(f"{number}.25"), at.date(), at.isoformat(), [number, None], f"t{number % 3}")
+        for number, at in enumerate(moments)
+    ]

@@ -3475,8 +3475,8 @@ BUGS = (
     Bug(
         name="times of ORC are those of another time zone than their writer's",
         file="spark_jobs/onceload_jobs/formats/orc/times.py",
-        correct="    if zone is not None and (offset",
-        wrong="    if False and (offset",
+        correct="    if zone is not None:\n",
+        wrong="    if False:\n",
         tests=(f"{OF_SOURCES}/test_orc.py::test_the_clock_of_a_writer_in_another_zone_is_read_as_arrow_reads_it",),
     ),
     Bug(
@@ -3599,5 +3599,12 @@ BUGS = (
         tests=(
             f"{OF_SOURCES}/test_orc.py::test_a_file_that_ends_the_process_of_arrow_is_refused_and_the_next_is_read",
         ),
+    ),
+    Bug(
+        name="a time of ORC before 1970 is a second late",
+        file="spark_jobs/onceload_jobs/formats/orc/times.py",
+        correct="    whole = whole - ((whole < 0) & (rest > _BEGUN_NS))\n",
+        wrong="",
+        tests=("tests/loads/test_typed_formats.py::test_files_that_spark_wrote_have_the_values_that_were_written",),
     ),
 )

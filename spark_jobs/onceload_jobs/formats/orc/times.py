@@ -108,12 +108,13 @@ _LATE_S, _FIRST_S, _LAST_S = (
 def _times(seconds: pa.Array, nanoseconds: pa.Array, zone: ZoneInfo | None, shown_in: str | None) -> pa.Array:
     """Microseconds, rounded half to even; a time without a zone is what the clock of its writer showed."""
     epoch = int(EPOCH.timestamp())
-    whole = seconds.fill_null(0).to_numpy() + epoch
-    if zone is not None and (offset := EPOCH.astimezone(zone).utcoffset()) is not None:
-        whole = _shown_by_clock(whole - int(offset.total_seconds()), zone)
+    offset = (EPOCH.astimezone(zone).utcoffset() if zone else None) or timedelta()
+    whole = seconds.fill_null(0).to_numpy() + (epoch - int(offset.total_seconds()))
     # Some writers count nanoseconds back from the second behind them.
     rest = nanoseconds.cast(pa.int64()).fill_null(0).to_numpy() - epoch * 10**9
     whole = whole - ((whole < 0) & (rest > _BEGUN_NS))
+    if zone is not None:
+        whole = _shown_by_clock(whole, zone)
     rounded = whole * _SECOND + half_even(rest)
     # The last microsecond values are beyond every calendar.
     rounded[(whole > _SECONDS_MAX) | (whole < -_SECONDS_MAX)] = np.iinfo(np.int64).max
