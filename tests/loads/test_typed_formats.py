@@ -359,8 +359,9 @@ def test_files_that_spark_wrote_have_the_values_that_were_written(loads, tasks, 
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()
-    zones = spark.sparkContext._jvm.java.util.TimeZone
-    before, before_in_sql = zones.getDefault(), spark.conf.get("spark.sql.session.timeZone")
+    jvm: Any = spark.sparkContext._jvm
+    zones = jvm.java.util.TimeZone
+    before, before_in_sql = zones.getDefault(), str(spark.conf.get("spark.sql.session.timeZone"))
     rows = ", ".join(f"({number}, timestamp'{moment}')" for number, moment in enumerate(MOMENTS))
     codecs = ("none", "zlib", "snappy", "zstd", "lz4")
     try:
@@ -368,7 +369,8 @@ def test_files_that_spark_wrote_have_the_values_that_were_written(loads, tasks, 
         spark.conf.set("spark.sql.session.timeZone", zone)
         frame = spark.sql(
             "SELECT id, at, CAST(id + 0.25 AS decimal(12,2)) AS amount, date(at) AS day, "
-            f"named_struct('at', at) AS more, array(id, null) AS ids, concat('t', id % 3) AS note FROM VALUES {rows} AS t(id, at)"
+            "named_struct('at', at) AS more, array(id, null) AS ids, concat('t', id % 3) AS note "
+            f"FROM VALUES {rows} AS t(id, at)"
         )
         for codec in codecs:
             frame.coalesce(1).write.option("compression", codec).orc(str(tmp_path / codec))
