@@ -3607,4 +3607,11 @@ BUGS = (
         wrong="",
         tests=("tests/loads/test_typed_formats.py::test_files_that_spark_wrote_have_the_values_that_were_written",),
     ),
+    Bug(
+        name="a file of ORC is damaged if memory is short while it is read",
+        file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
+        correct="    if ended < 0 and -ended not in _BY_FILES:\n",
+        wrong="    if False:\n",
+        tests=(f"{OF_SOURCES}/test_orc.py::test_a_file_is_not_called_damaged_if_a_signal_ends_the_process_of_arrow",),
+    ),
 )

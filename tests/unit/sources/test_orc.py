@@ -1,6 +1,7 @@
 """ORC: times of any day, and footers that contradict themselves."""
 
 import json
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
+from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.footers import ORC, fields_of, footer_bytes, orc_postscript, written
 from onceload_jobs.formats import plain_values
 from onceload_jobs.formats.chunks import FileRefused
+from onceload_jobs.formats.orc import arrow
 from onceload_jobs.formats.orc.footers import file_of_stripe, not_packed, number_of, read_row_groups, stripe_of
 from onceload_jobs.formats.orc.stripes import footer_of_stripe
 from onceload_jobs.pipeline.declared import Format
@@ -290,3 +293,18 @@ def test_a_file_that_ends_the_process_of_arrow_is_refused_and_the_next_is_read(t
         read_groups(path, Format.ORC, a="jsonb")
 
     assert values_of(file_of(tmp_path, pa.table({"a": [5]})), Format.ORC, "bigint") == [5]
+
+
+@pytest.mark.parametrize("signaled", [signal.SIGKILL, signal.SIGTERM])
+def test_a_file_is_not_called_damaged_if_a_signal_ends_the_process_of_arrow(tmp_path, signaled):
+    path = file_of(tmp_path, pa.table({"a": [5]}))
+    assert values_of(path, Format.ORC, "bigint") == [5]
+    process = arrow._reader._process
+    assert process is not None
+    process.send_signal(signaled)
+    process.wait()
+
+    with pytest.raises(Unreadable, match=f"was ended by {signaled.name}"):
+        read_groups(path, Format.ORC, a="bigint")
+
+    assert values_of(path, Format.ORC, "bigint") == [5]

@@ -5,8 +5,10 @@ damaged. The process is started with the first file, ends with the one that star
 file that ended it.
 """
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +21,8 @@ import pyarrow as pa
 from pyarrow import orc
 
 _SIZE_BYTES = 8
+#: How long a process that closed its pipe may take to end.
+_END_S = 5
 
 
 class _Ask(StrEnum):
@@ -63,7 +67,7 @@ class _Reader:
                 return _answer_of(process, json.dumps([ask, names]).encode(), content)
             except (EOFError, BrokenPipeError):
                 self._process = None
-                raise pa.ArrowInvalid(f"Arrow's process ended with {_end(process)} when it read the file") from None
+                raise _why(_end(process)) from None
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._asked_by != os.getpid():
@@ -79,7 +83,22 @@ class _Reader:
 _reader = _Reader()
 
 
+def _why(ended: int) -> Exception:
+    """The file ended the process, or a signal from outside did, as where memory is short."""
+    if ended < 0 and -ended not in _BY_FILES:
+        name = signal.Signals(-ended).name
+        return InterruptedError(errno.EINTR, f"the process in which Arrow read it was ended by {name}")
+    damaged: Exception = pa.ArrowInvalid(f"Arrow's process ended with {ended} when it read the file")
+    return damaged
+
+
+_BY_FILES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
+
+
 def _end(process: subprocess.Popen[bytes]) -> int:
+    with suppress(subprocess.TimeoutExpired):
+        # It has ended, or is about to.
+        process.wait(_END_S)
     process.kill()
     for pipe in filter(None, (process.stdin, process.stdout)):
         # What it did not read is lost with it.
@@ -123,8 +142,10 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 def serve() -> None:
     """Read the files that come in, until no more can come."""
+    # Ctrl-C ends the process that asks, and then this one has no more to read.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked_in, answers = sys.stdin.buffer, sys.stdout.buffer
-    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+    with suppress(EOFError, BrokenPipeError):
         while True:
             ask, names = json.loads(_read(asked_in))
             kind, found = _found(_Ask(ask), names, _read(asked_in))
