@@ -2480,8 +2480,8 @@ FILE_BUGS = (
     Bug(
         name="a dictionary inside a struct counts as it is stored",
         file="spark_jobs/onceload_jobs/formats/plain_values.py",
-        correct="    if pa.types.is_nested(array.type):\n",
-        wrong="    if _is_list(array.type):\n",
+        correct="    if pa.types.is_nested(array.type):\n        return _OFFSET_BYTES",
+        wrong="    if _is_list(array.type):\n        return _OFFSET_BYTES",
         tests=(OF_PARQUET,),
     ),
     Bug(
@@ -2567,8 +2567,8 @@ FILE_BUGS = (
     Bug(
         name="null is loaded for a declared column that a Parquet file lacks",
         file="spark_jobs/onceload_jobs/formats/typed_files.py",
-        correct="if column.name not in names] if names else []",
-        wrong="if column.name not in names and column.not_null] if names else []",
+        correct="if column.name not in names] if names or",
+        wrong="if column.name not in names and column.not_null] if names or",
         tests=(f"{OF_BROKEN_FILES}::test_a_parquet_file_that_lacks_a_declared_column_is_a_note_and_replaces_no_row",),
     ),
     Bug(
@@ -3551,8 +3551,8 @@ BUGS = (
     ),
     Bug(
         name="a small block of Avro may unpack to any size",
-        file="spark_jobs/onceload_jobs/formats/avro/codecs.py",
-        correct="    check_size(url, _TIMES_HELD * len(unpacked))\n",
+        file="spark_jobs/onceload_jobs/formats/avro/rows.py",
+        correct="        check_size(url, TIMES_HELD * size)\n",
         wrong="",
         tests=(f"{OF_SOURCES}/test_avro.py::test_a_few_bytes_cannot_unfold_to_fill_the_memory",),
     ),
@@ -3606,6 +3606,34 @@ BUGS = (
         correct="    whole = whole - ((whole < 0) & (rest > _BEGUN_NS))\n",
         wrong="",
         tests=("tests/loads/test_typed_formats.py::test_files_that_spark_wrote_have_the_values_that_were_written",),
+    ),
+    Bug(
+        name="the answer to an interrupted question about ORC is taken for a later one",
+        file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
+        correct="                self._process = None\n                process.kill()\n                _end(process)\n",
+        wrong="",
+        tests=("tests/unit/sources/test_orc.py",),
+    ),
+    Bug(
+        name="days of the Julian calendar are loaded as other days",
+        file="spark_jobs/onceload_jobs/formats/orc/footers.py",
+        correct="return calendar != _PROLEPTIC and",
+        wrong="return calendar == 7 and",
+        tests=("tests/unit/sources/test_orc.py",),
+    ),
+    Bug(
+        name="an array in Avro holds any number of values in no byte",
+        file="spark_jobs/onceload_jobs/formats/avro/schemas.py",
+        correct="    if items.is_empty:\n",
+        wrong="    if False:\n",
+        tests=("tests/unit/sources/test_avro.py",),
+    ),
+    Bug(
+        name="a time outside of the day is loaded as another time",
+        file="spark_jobs/onceload_jobs/formats/parquet/values.py",
+        correct="and not 0 <= scalar.value < _DAY_US:",
+        wrong="and False:",
+        tests=("tests/unit/sources/test_avro.py",),
     ),
     Bug(
         name="a file of ORC is damaged if memory is short while it is read",

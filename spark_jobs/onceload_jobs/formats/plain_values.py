@@ -1,6 +1,7 @@
 """Arrow tables of plain values: no dictionaries, time in microseconds, and a bound of what they take in memory."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -82,6 +83,22 @@ def lists(array: pa.Array, elements: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     return pa.ListArray.from_arrays(offsets, elements, mask=array.is_null())
+
+
+def is_before(array: pa.Array, day: date) -> bool:
+    """Whether any of the days and times of an array is before this day."""
+    if isinstance(array, pa.ChunkedArray):
+        return any(is_before(each, day) for each in array.chunks)
+    if pa.types.is_nested(array.type):
+        return any(is_before(each, day) for each in _elements(array))
+    if not (pa.types.is_date(array.type) or pa.types.is_timestamp(array.type)):
+        return False
+    days = day.toordinal() - date(1970, 1, 1).toordinal()
+    least = pc.min(array.cast(pa.int32() if pa.types.is_date(array.type) else pa.int64())).as_py()
+    return least is not None and least < (days if pa.types.is_date(array.type) else days * _DAY_US)
+
+
+_DAY_US = 86_400 * 10**6
 
 
 def _microseconds(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -42,10 +42,9 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def check_columns(url: str, columns: tuple[Column, ...], *, names: Sequence[str]) -> None:
-    """Refuse a file that lacks declared columns."""
-    # A file of no columns has no rows either, like an empty file.
-    lacking = [column.name for column in columns if column.name not in names] if names else []
+def check_columns(url: str, columns: tuple[Column, ...], *, names: Sequence[str], has_rows: bool) -> None:
+    """Refuse a file that lacks declared columns, unless it is empty."""
+    lacking = [column.name for column in columns if column.name not in names] if names or has_rows else []
     refuse_lacking(url, lacking, names=names, place="schema", fix=_FIX_COLUMNS)
 
 

@@ -36,5 +36,5 @@ def read_whole_file(of_format: Format, url: str, *, size: int, columns: tuple[Co
             names, groups = read_names_and_groups(url, fingerprint)
         case _:
             names, groups = parquet.read_names(tail, url=url), parquet.read_row_groups(tail, url=url, size=size)
-    check_columns(url, columns, names=names)
+    check_columns(url, columns, names=names, has_rows=bool(groups))
     return WholeFile(fingerprint=fingerprint, row_groups=groups, names=names)

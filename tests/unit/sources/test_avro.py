@@ -20,6 +20,7 @@ from onceload.extras import advice_for
 from onceload_jobs.formats import plain_values
 from onceload_jobs.formats.avro.rows import read_avro
 from onceload_jobs.formats.chunks import FileRefused
+from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format, UnknownFields
 from tests.typed_files import avro_of, content_of, parts_of
@@ -370,3 +371,32 @@ def test_content_of_a_table_is_what_it_was(tmp_path):
     path.write_bytes(content_of(table, Format.AVRO))
 
     assert values_of(path, Format.AVRO, "text") == ["x", None]
+
+
+def test_records_without_a_field_lack_the_declared_columns(tmp_path):
+    path = tmp_path / "a.avro"
+    path.write_bytes(avro_of(record(named="row"), [{}, {}]))
+
+    with pytest.raises(FileRefused, match="the declared columns in its schema, among them a"):
+        read_whole_file(Format.AVRO, str(path), size=path.stat().st_size, columns=TEXT)
+
+
+@pytest.mark.parametrize("items", ["null", record(named="nothing"), {"type": "fixed", "name": "none", "size": 0}])
+def test_an_array_of_values_that_take_no_byte_is_refused(tmp_path, items):
+    with pytest.raises(FileRefused, match="an array of values without a byte"):
+        read_groups(file_of(tmp_path, {"type": "array", "items": items}, []), Format.AVRO, a="jsonb")
+
+
+def test_a_decimal_of_too_many_digits_is_refused(tmp_path):
+    digits = logical("bytes", "decimal", precision=1001, scale=1001)
+
+    with pytest.raises(FileRefused, match="a decimal of more than 1,000 digits"):
+        read_groups(file_of(tmp_path, digits, Decimal(0)), Format.AVRO, a="text")
+
+
+@pytest.mark.parametrize("milliseconds", [-1, 86_400_000, 90_000_000])
+def test_a_time_outside_of_the_day_is_not_another_time(tmp_path, milliseconds):
+    (records,) = read_groups(file_of(tmp_path, logical("int", "time-millis"), milliseconds), Format.AVRO, a="text")
+
+    (bad,) = records.bad
+    assert f"{milliseconds * 1000} microseconds after midnight cannot be read as a value" in bad.reason

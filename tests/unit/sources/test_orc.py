@@ -1,9 +1,11 @@
 """ORC: times of any day, and footers that contradict themselves."""
 
 import json
+import shutil
 import signal
+import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -16,9 +18,18 @@ from onceload_jobs.files.footers import ORC, fields_of, footer_bytes, orc_postsc
 from onceload_jobs.formats import plain_values
 from onceload_jobs.formats.chunks import FileRefused
 from onceload_jobs.formats.orc import arrow
-from onceload_jobs.formats.orc.footers import file_of_stripe, not_packed, number_of, read_row_groups, stripe_of
+from onceload_jobs.formats.orc.footers import (
+    file_of_stripe,
+    has_julian_days,
+    not_packed,
+    number_of,
+    read_row_groups,
+    stripe_of,
+)
+from onceload_jobs.formats.orc.rows import read_orc
 from onceload_jobs.formats.orc.stripes import footer_of_stripe
-from onceload_jobs.pipeline.declared import Format
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Format, UnknownFields
 from tests.typed_files import content_of, parts_of
 from tests.unit.sources.typed import read_groups, values_of
 
@@ -308,3 +319,55 @@ def test_a_file_is_not_called_damaged_if_a_signal_ends_the_process_of_arrow(tmp_
         read_groups(path, Format.ORC, a="bigint")
 
     assert values_of(path, Format.ORC, "bigint") == [5]
+
+
+def test_the_answer_to_an_interrupted_question_is_not_taken_for_a_later_one(tmp_path):
+    path = file_of(tmp_path, pa.table({"a": [1, 2, 3]}))
+    (part,) = parts_of(path, Format.ORC)
+    columns = (parse_column("a", "bigint"),)
+    with patch.object(arrow, "_read", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        read_orc(part, url=URL, columns=columns, unknown_fields=UnknownFields.IGNORE)
+
+    assert values_of(file_of(tmp_path, pa.table({"a": [7, 8, 9]})), Format.ORC, "bigint") == [7, 8, 9]
+
+
+def test_a_file_is_not_called_damaged_if_the_process_of_arrow_does_not_start(tmp_path):
+    path = file_of(tmp_path, pa.table({"a": [5]}))
+    with (
+        patch.object(arrow._reader, "_process", None),
+        patch.object(sys, "executable", shutil.which("false")),
+        pytest.raises(Unreadable, match="did not start"),
+    ):
+        read_groups(path, Format.ORC, a="bigint")
+
+    assert values_of(path, Format.ORC, "bigint") == [5]
+
+
+@pytest.mark.parametrize(
+    ("footer", "is_julian"),
+    [(written(11, 1), True), (written(11, 2), False), (written(9, 1), False), (b"", True), (written(9, 4), True)],
+)
+def test_days_are_of_the_calendar_that_the_footer_names(footer, is_julian):
+    assert has_julian_days(written(2, footer)) == is_julian
+
+
+@pytest.mark.parametrize("of_type", [pa.date32(), pa.timestamp("us"), pa.list_(pa.date32())])
+def test_a_file_with_days_of_the_julian_calendar_is_refused(tmp_path, of_type):
+    def path(day):
+        days = pa.array([day, day], pa.date32())
+        values = pa.array([None, [day]], of_type) if pa.types.is_list(of_type) else days.cast(of_type)
+        return file_of(tmp_path, pa.table({"a": values}))
+
+    with patch("onceload_jobs.formats.orc.rows.has_julian_days", return_value=True):
+        read_groups(path(date(1582, 10, 15)), Format.ORC, a="jsonb")
+        with pytest.raises(FileRefused, match="days of the Julian calendar"):
+            read_groups(path(date(1582, 10, 14)), Format.ORC, a="jsonb")
+
+
+def test_a_stripe_that_has_rows_but_no_byte_is_damaged(tmp_path):
+    path = file_of(tmp_path, pa.table({"a": [1, 2]}))
+    with (
+        patch("onceload_jobs.formats.orc.footers._range_of", return_value=(3, 3)),
+        pytest.raises(FileRefused, match="a stripe of 2 rows has no bytes"),
+    ):
+        read_row_groups.__wrapped__(path.read_bytes(), url=URL, size=path.stat().st_size)

@@ -146,7 +146,10 @@ def _groups(source: _Source, header: Header, raw: bytes, *, size: int) -> Iterat
     first_byte, first, rows, number = source.at, 0, 0, 0
     while source.at < size:
         rows += source.count()
-        source.skip(source.count())
+        length = source.count()
+        if length > size - source.at:
+            raise DamagedBlock(f"it ends at byte {size}, inside of a block")
+        source.skip(length)
         source.check(header.mark)
         if source.at - first_byte < GROUP_BYTES and source.at < size:
             continue

@@ -14,21 +14,19 @@ from onceload_jobs.formats.plain_values import check_size
 from onceload_jobs.formats.snappy import size_of_snappy, unpack_snappy
 
 #: The bytes of a block are decoded one by one, and held until then.
-_TIMES_HELD = 2
+TIMES_HELD = 2
 
 
 def unpack(packed: bytes, codec: str, *, url: str) -> bytes:
     if codec not in _CODECS:
         raise unsupported(url, f"the codec {codec!r}")
-    size_max = plain_values.UNFOLDED_BYTES_MAX // _TIMES_HELD
+    size_max = plain_values.UNFOLDED_BYTES_MAX // TIMES_HELD
     if codec == "snappy":
-        check_size(url, _TIMES_HELD * size_of_snappy(packed))
+        check_size(url, TIMES_HELD * size_of_snappy(packed))
     try:
-        unpacked = _CODECS[codec](packed, size_max)
+        return _CODECS[codec](packed, size_max)
     except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError) as error:
         raise DamagedBlock(f"a block cannot be unpacked: {error}") from error
-    check_size(url, _TIMES_HELD * len(unpacked))
-    return unpacked
 
 
 def _zstandard(packed: bytes, size_max: int) -> bytes:
@@ -43,6 +41,8 @@ def _snappy(packed: bytes, _: int) -> bytes:
     return unpacked
 
 
+#: Its highest level needs 65 MiB.
+_XZ_BYTES_MAX = 2**27
 #: Each unpacks to little more than this size.
 _CODECS: Mapping[str, Callable[[bytes, int], bytes]] = {
     "null": lambda packed, _: packed,
@@ -50,5 +50,5 @@ _CODECS: Mapping[str, Callable[[bytes, int], bytes]] = {
     "snappy": _snappy,
     "zstandard": _zstandard,
     "bzip2": lambda packed, size: bz2.BZ2Decompressor().decompress(packed, size + 1),
-    "xz": lambda packed, size: lzma.LZMADecompressor().decompress(packed, size + 1),
+    "xz": lambda packed, size: lzma.LZMADecompressor(memlimit=_XZ_BYTES_MAX).decompress(packed, size + 1),
 }

@@ -10,7 +10,7 @@ from fastavro import schemaless_reader
 from onceload_jobs.files.fingerprints import Fingerprint
 from onceload_jobs.files.footers import varint
 from onceload_jobs.formats.avro.blocks import DamagedBlock, blocks_of, decoding, header_of, read_blocks
-from onceload_jobs.formats.avro.codecs import unpack
+from onceload_jobs.formats.avro.codecs import TIMES_HELD, unpack
 from onceload_jobs.formats.avro.schemas import Schema, schema_of
 from onceload_jobs.formats.chunks import Part, RowGroup
 from onceload_jobs.formats.parquet.rows import read_plain
@@ -19,6 +19,9 @@ from onceload_jobs.formats.records import Records
 from onceload_jobs.formats.typed_files import choose_columns
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import UnknownFields
+
+#: A record in Python takes this, however few bytes it has.
+_BYTES_OF_A_RECORD = 200
 
 
 def read_names_and_groups(url: str, fingerprint: Fingerprint) -> tuple[tuple[str, ...], tuple[RowGroup, ...]]:
@@ -49,7 +52,7 @@ def read_group(
         raise ValueError("bytes of an Avro file without their group")
     schema, rows = schema_of(header_of(group.footer).schema, url=url), group.end - group.first
     wanted, undeclared = choose_columns(schema.names, url=url, names=names, unknown_fields=unknown_fields)
-    check_size(url, rows * BYTES_OF_A_ROW)
+    check_size(url, rows * (BYTES_OF_A_ROW + _BYTES_OF_A_RECORD))
     with decoding(url):
         records = [each for block in _blocks(part.raw, group, schema, url=url) for each in block]
         if len(records) != rows:
@@ -63,9 +66,11 @@ def read_group(
 
 
 def _blocks(raw: bytes, group: RowGroup, schema: Schema, *, url: str) -> Iterator[list[dict[str, Any]]]:
-    header = header_of(group.footer)
+    header, size = header_of(group.footer), 0
     for block in blocks_of(raw, header):
         unpacked = unpack(block.packed, header.codec, url=url)
+        size += len(unpacked)
+        check_size(url, TIMES_HELD * size)
         if block.rows or unpacked:
             yield _records(block.rows, unpacked, schema)
 

@@ -24,6 +24,8 @@ _ToArrow = Callable[[list[Any]], pa.Array]
 #: More types than a table can have columns, and fewer than fit into memory.
 _TYPES_MAX = 20_000
 _DECIMAL128_MAX, _DECIMAL256_MAX = 38, 76
+#: A numeric of Postgres can be declared with as many.
+_DIGITS_MAX = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class AvroType:
     #: Makes an array of the values that fastavro returned.
     to_arrow: _ToArrow
     is_nullable: bool = False
+    #: No byte of the file stands for a value.
+    is_empty: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +200,7 @@ def _primitive(kind: str, schema: Mapping[str, Any]) -> AvroType:
     to_arrow = _LOGICAL.get((kind, str(schema.get("logicalType"))), to_arrow)
     if kind == "bytes":
         to_arrow = _to_decimals(schema) or to_arrow
-    return AvroType(read_as=read_as, to_arrow=to_arrow, is_nullable=kind == "null")
+    return AvroType(read_as=read_as, to_arrow=to_arrow, is_nullable=kind == "null", is_empty=kind == "null")
 
 
 def _to_decimals(schema: Mapping[str, Any]) -> _ToArrow | None:
@@ -206,6 +210,8 @@ def _to_decimals(schema: Mapping[str, Any]) -> _ToArrow | None:
         return None
     if not 0 <= scale <= precision or not precision:
         return None
+    if precision > _DIGITS_MAX:
+        raise _Unsupported(f"a decimal of more than {_DIGITS_MAX:,} digits")
     if precision > _DECIMAL256_MAX:
         return lambda values: pa.array([None if each is None else f"{_decimal(each, scale):f}" for each in values])
     of_size = pa.decimal128 if precision <= _DECIMAL128_MAX else pa.decimal256
@@ -214,6 +220,8 @@ def _to_decimals(schema: Mapping[str, Any]) -> _ToArrow | None:
 
 
 def _decimal(octets: bytes, scale: int) -> Decimal:
+    if not octets:
+        raise ValueError("a decimal without a byte")
     return Decimal(int.from_bytes(octets, "big", signed=True)).scaleb(-scale, _EXACT)
 
 
@@ -235,10 +243,14 @@ def _fixed(schema: Mapping[str, Any], *, name: str) -> AvroType:
     return AvroType(
         read_as={"type": "fixed", "name": name, "size": size},
         to_arrow=_to_decimals(schema) or (lambda values: pa.array(values, arrow)),
+        is_empty=size == 0,
     )
 
 
 def _list_of(items: AvroType) -> AvroType:
+    if items.is_empty:
+        raise _Unsupported("an array of values without a byte")
+
     def to_arrow(values: list[list[Any] | None]) -> pa.Array:
         elements = items.to_arrow([each for value in values for each in value or ()])
         return pa.ListArray.from_arrays(_offsets(values), elements, mask=_nulls(values))
@@ -265,7 +277,8 @@ def _record(fields: Sequence[Field], *, name: str) -> AvroType:
         arrays = [each.type.to_arrow([None if v is None else v[each.key] for v in values]) for each in fields]
         return pa.StructArray.from_arrays(arrays, [each.name for each in fields], mask=_nulls(values))
 
-    return AvroType(read_as=_record_as(name, {each.key: each.type.read_as for each in fields}), to_arrow=to_arrow)
+    read_as = _record_as(name, {each.key: each.type.read_as for each in fields})
+    return AvroType(read_as=read_as, to_arrow=to_arrow, is_empty=all(each.type.is_empty for each in fields))
 
 
 def _to_union(branches: Mapping[str, _ToArrow]) -> _ToArrow:

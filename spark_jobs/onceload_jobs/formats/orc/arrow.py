@@ -8,6 +8,7 @@ file that ended it.
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,10 @@ import pyarrow as pa
 from pyarrow import orc
 
 _SIZE_BYTES = 8
+#: What the process says once it can read.
+_READY = b"+"
+#: A few bytes of a file may stand for any number of values.
+_MEMORY_BYTES_MAX = 8 * 2**30
 #: How long a process that closed its pipe may take to end.
 _END_S = 5
 
@@ -64,10 +69,17 @@ class _Reader:
         with self._lock:
             process = self._started()
             try:
-                return _answer_of(process, json.dumps([ask, names]).encode(), content)
+                kind, found = _answer_of(process, json.dumps([ask, names]).encode(), content)
             except (EOFError, BrokenPipeError):
                 self._process = None
                 raise _why(_end(process)) from None
+            except BaseException:
+                # What it still answers must not be taken for the answer to another question.
+                self._process = None
+                process.kill()
+                _end(process)
+                raise
+        return _result(kind, found)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._asked_by != os.getpid():
@@ -77,6 +89,11 @@ class _Reader:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
             )
             self._asked_by = os.getpid()
+            if self._process.stdout is None or self._process.stdout.read(1) != _READY:
+                ended, self._process = _end(self._process), None
+                raise OSError(
+                    errno.ECHILD, f"the process in which Arrow reads ORC did not start (it ended with {ended})"
+                )
         return self._process
 
 
@@ -107,13 +124,16 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def _answer_of(process: subprocess.Popen[bytes], asked: bytes, content: bytes) -> bytes:
+def _answer_of(process: subprocess.Popen[bytes], asked: bytes, content: bytes) -> tuple[str, bytes]:
     if process.stdin is None or process.stdout is None:
         raise BrokenPipeError
     for part in (asked, content):
         _write(process.stdin, part)
     process.stdin.flush()
-    kind, found = _read(process.stdout).decode(), _read(process.stdout)
+    return _read(process.stdout).decode(), _read(process.stdout)
+
+
+def _result(kind: str, found: bytes) -> bytes:
     match _Answer(kind):
         case _Answer.FOUND:
             return found
@@ -144,7 +164,12 @@ def serve() -> None:
     """Read the files that come in, until no more can come."""
     # Ctrl-C ends the process that asks, and then this one has no more to read.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = _MEMORY_BYTES_MAX if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES_MAX)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     asked_in, answers = sys.stdin.buffer, sys.stdout.buffer
+    answers.write(_READY)
+    answers.flush()
     with suppress(EOFError, BrokenPipeError):
         while True:
             ask, names = json.loads(_read(asked_in))
@@ -164,7 +189,9 @@ def _found(ask: _Ask, names: list[str], content: bytes) -> tuple[_Answer, bytes]
                 return _Answer.FOUND, file.schema.serialize().to_pybytes()
             case _Ask.ROWS:
                 return _Answer.FOUND, _rows(file, names)
-    except (pa.ArrowNotImplementedError, MemoryError) as error:
+    except MemoryError:
+        return _Answer.UNSUPPORTED, f"a stripe that takes more than {_MEMORY_BYTES_MAX // 2**30} GiB to read".encode()
+    except pa.ArrowNotImplementedError as error:
         return _Answer.UNSUPPORTED, str(error).encode()
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         return _Answer.DAMAGED, str(error).encode()

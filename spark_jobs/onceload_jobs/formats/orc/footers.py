@@ -48,6 +48,7 @@ class _Of(IntEnum):
     TYPE_KIND = 1
     TYPE_SUBTYPES = 2
     TYPE_NAMES = 3
+    TYPE_PRECISION = 5
 
 
 class TypeKind(IntEnum):
@@ -57,6 +58,7 @@ class TypeKind(IntEnum):
     TIMESTAMP = 9
     STRUCT = 12
     UNION = 13
+    DECIMAL = 14
     TIMESTAMP_INSTANT = 18
 
 
@@ -106,8 +108,11 @@ def _described(tail: bytes, *, url: str) -> bytes:
     with _reading(url):
         if _footer(described).get(_Of.FOOTER_ENCRYPTION):
             raise unsupported(url, "encryption")
-        if number_of(fields_of(_types(described)[0]), _Of.TYPE_KIND) != TypeKind.STRUCT:
+        types = [fields_of(each) for each in _types(described)]
+        if number_of(types[0], _Of.TYPE_KIND) != TypeKind.STRUCT:
             raise unsupported(url, "rows without columns")
+        if any(number_of(t, _Of.TYPE_KIND) == TypeKind.DECIMAL and not number_of(t, _Of.TYPE_PRECISION) for t in types):
+            raise unsupported(url, "decimals without a precision")
     return described
 
 
@@ -144,6 +149,8 @@ def _row_groups(described: bytes, *, size: int, bytes_end: int) -> Iterator[RowG
     first = 0
     for number, (first_byte, end_byte) in enumerate(ranges):
         end = first + rows[number]
+        if first < end and first_byte == end_byte:
+            raise ValueError(f"a stripe of {rows[number]} rows has no bytes")
         if first < end:
             yield RowGroup(
                 number=number,
@@ -196,6 +203,17 @@ def stripe_of(group: RowGroup) -> bytes:
 def kinds_of(described: bytes) -> list[int]:
     """The kind of each type, by its number."""
     return [number_of(fields_of(each), _Of.TYPE_KIND) for each in _types(described)]
+
+
+def has_julian_days(described: bytes) -> bool:
+    """Whether days before 1582-10-15 are, or may be, those of the Julian calendar, as Java writes them by default."""
+    footer = _footer(described)
+    calendar, writer = number_of(footer, _Of.FOOTER_CALENDAR), number_of(footer, _Of.FOOTER_WRITER)
+    # The writer in C++ does not name its calendar.
+    return calendar != _PROLEPTIC and (calendar != 0 or writer != _CPP)
+
+
+_PROLEPTIC, _CPP = 2, 1
 
 
 def codec_of(described: bytes) -> int:

@@ -1,20 +1,32 @@
 """ORC: typed rows, identified by their number in the file; their values mean the same as in Parquet."""
 
 from collections.abc import Collection, Mapping
+from datetime import date
 
 import pyarrow as pa
 
 from onceload_jobs.formats.chunks import Part, RowGroup
 from onceload_jobs.formats.orc.arrow import read_columns
-from onceload_jobs.formats.orc.footers import KIND, TIMES, TypeKind, damaged, file_of_stripe, schema_of, unsupported
+from onceload_jobs.formats.orc.footers import (
+    KIND,
+    TIMES,
+    TypeKind,
+    damaged,
+    file_of_stripe,
+    has_julian_days,
+    schema_of,
+    unsupported,
+)
 from onceload_jobs.formats.orc.times import read_times
 from onceload_jobs.formats.parquet.rows import read_plain
-from onceload_jobs.formats.plain_values import BYTES_OF_A_ROW, check_size, plain_batches
+from onceload_jobs.formats.plain_values import BYTES_OF_A_ROW, check_size, is_before, plain_batches
 from onceload_jobs.formats.records import Records
 from onceload_jobs.formats.typed_files import choose_columns, decoding
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import UnknownFields
 
+#: The first day of the Gregorian calendar.
+GREGORIAN = date(1582, 10, 15)
 #: What each value takes while a stripe is decoded.
 _BYTES_OF_A_VALUE = 8
 
@@ -45,7 +57,10 @@ def read_stripe(
         batch = pa.record_batch(_columns(part.raw, group, wanted, kinds, url=url))
         if batch.num_rows != rows:
             raise damaged(url, f"a stripe holds {batch.num_rows} rows, but its footer says {rows}")
-        return pa.Table.from_batches(plain_batches([batch], url)), undeclared
+        table = pa.Table.from_batches(plain_batches([batch], url))
+    if has_julian_days(group.footer) and any(is_before(each, GREGORIAN) for each in table.itercolumns()):
+        raise unsupported(url, "days of the Julian calendar, before 1582-10-15")
+    return table, undeclared
 
 
 def _columns(

@@ -1,5 +1,6 @@
 """The streams of a stripe of ORC, and a stripe in which all times have zero seconds."""
 
+import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class _Codec(IntEnum):
 _DATA = 1
 _DIRECT_V2 = 2
 _HEADER_BYTES = 3
+#: No block of a stripe's footer is larger.
+_BLOCK_BYTES_MAX = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +121,9 @@ def _unpacked(packed: bytes, codec: _Codec) -> bytes:
 def _block(packed: bytes, codec: _Codec) -> bytes:
     match codec:
         case _Codec.ZLIB:
-            return zlib.decompress(packed, -zlib.MAX_WBITS)
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, _BLOCK_BYTES_MAX)
         case _Codec.ZSTD:
-            return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+            return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read(_BLOCK_BYTES_MAX)
         case _Codec.SNAPPY:
             return unpack_snappy(packed)
         case _:

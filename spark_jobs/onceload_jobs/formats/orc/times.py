@@ -5,6 +5,9 @@ number of nanoseconds of both, which reaches from 1677 to 2262 only. So it is as
 integers, and for the nanoseconds with zero for all seconds.
 """
 
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -12,11 +15,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import zstandard
 
 from onceload_jobs.formats.casts import mask_of
 from onceload_jobs.formats.chunks import RowGroup
 from onceload_jobs.formats.orc.arrow import read_columns, read_schema
-from onceload_jobs.formats.orc.footers import file_of_stripe
+from onceload_jobs.formats.orc.footers import damaged, file_of_stripe
 from onceload_jobs.formats.orc.stripes import StripeFooter, footer_of_stripe, without_seconds
 from onceload_jobs.formats.plain_values import half_even, lists
 from onceload_jobs.formats.records import Indices
@@ -36,13 +40,24 @@ _Arrays: TypeAlias = tuple[pa.Array, pa.Array]
 def read_times(raw: bytes, group: RowGroup, names: list[str], *, url: str) -> list[pa.Array]:
     """Columns that are times, or have times inside of their values."""
     schema = read_schema(file_of_stripe(group, raw))
-    footer = footer_of_stripe(group, raw, url=url)
+    with _described(url):
+        footer = footer_of_stripe(group, raw, url=url)
     seconds = read_columns(file_of_stripe(group, raw, times_as_seconds=True), names)
     values = max(map(_values, seconds.columns))
-    nanoseconds = read_columns(file_of_stripe(group, *without_seconds(group, raw, footer, values=values)), names)
+    with _described(url):
+        changed, stripe = without_seconds(group, raw, footer, values=values)
+    nanoseconds = read_columns(file_of_stripe(group, changed, stripe), names)
     return [
         _with_times(schema.field(name).type, (seconds.column(name), nanoseconds.column(name)), footer) for name in names
     ]
+
+
+@contextmanager
+def _described(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, zlib.error, zstandard.ZstdError) as error:
+        raise damaged(url, f"the footer of a stripe cannot be read ({error})") from error
 
 
 def _values(array: pa.Array) -> int:

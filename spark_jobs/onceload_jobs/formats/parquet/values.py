@@ -15,6 +15,8 @@ from onceload_jobs.formats.records import ValueRefused
 from onceload_jobs.formats.values import from_json, from_text
 from onceload_jobs.pipeline.columns import ColumnType, Kind
 
+_DAY_US = 86_400 * 10**6
+
 
 class UnreadableValue(str):
     """Stands for a value that Python cannot hold, such as invalid UTF-8."""
@@ -25,6 +27,9 @@ class UnreadableValue(str):
 def as_python(scalar: pa.Scalar) -> object:
     if isinstance(scalar, pa.UnionScalar):
         return None if scalar.value is None else as_python(scalar.value)
+    if pa.types.is_time64(scalar.type) and scalar.value is not None and not 0 <= scalar.value < _DAY_US:
+        # Python would show another time of the day.
+        return UnreadableValue(f"{scalar.value} microseconds after midnight")
     try:
         value = scalar.as_py()
     except UnicodeDecodeError:
