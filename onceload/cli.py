@@ -104,7 +104,7 @@ def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
     parser = Parser(
         prog="onceload",
         description="Loads files into Postgres exactly once.",
-        epilog="For files of your own, begin with a pipeline file that is drafted from them:\n"
+        epilog="To load your own files, first draft a pipeline file from them:\n"
         "  onceload draft 'landing/orders/*.jsonl' > orders.yaml\n"
         "ONCELOAD_DSN names the database. Without it, an embedded Postgres is started\nunder .onceload/.\n"
         "Exit codes: 0 done, 1 failed and safe to retry, 2 wrong usage,\n3 outcome unknown, 4 needs a person.\n"

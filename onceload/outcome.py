@@ -20,7 +20,7 @@ class Outcome:
     exit_code: ExitCode
     #: The class of the error; empty if there was none, even if notes on files decided the exit code.
     error: str = ""
-    #: The error in words, or the files that need a person with the reasons.
+    #: The error message, or the files that need a person, each with its reason.
     message: str = ""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from onceload.databases import open_database
 from onceload.pipeline import Pipeline
+from onceload.terminal import counted
 from onceload_core.errors import NotFound
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger
@@ -59,8 +60,9 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         is_held = PostgresBatches(engine, declared.name).is_held(named)
     size = sum(file.bytes for file in plan.to_read)
     found = (
-        f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without new bytes, "
-        f"{open_now:,} open deliveries"
+        f"{counted(len(plan.to_read), 'file')} with {counted(size, 'new byte')}, "
+        f"{counted(plan.done, 'file')} without new bytes, "
+        f"{open_now:,} open {'delivery' if open_now == 1 else 'deliveries'}"
     )
     return Found(
         files=len(plan.to_read),

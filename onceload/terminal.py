@@ -30,7 +30,7 @@ def lines_of_words(text: str) -> None:
 
 
 def counted(number: int, word: str) -> str:
-    """A number of things whose word gets an s."""
+    """A count with its noun, in the plural unless it is 1."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 Action = Literal["list", "show", "export", "retry", "discard"]
 _REASONS_SHOWN = 10
+_IDS_SHOWN = 5
 #: How much of a record is shown without --all.
 _SHOWN_BYTES = 4 * 2**10
 _ANY_STATE = "any"
@@ -173,8 +174,8 @@ def discard(arguments: Arguments, engine: Engine) -> ExitCode:
         words(f"pipeline {arguments.pipeline}: {counted(len(chosen.held), 'record')} discarded at position {position}")
     else:
         words(
-            f"pipeline {arguments.pipeline}: {counted(len(chosen.held), 'record')} would be discarded, such as "
-            f"{_some_ids(chosen.held)}; nothing was changed. Run again with --yes to discard them"
+            f"pipeline {arguments.pipeline}: {_counted_with_ids(chosen.held)} would be discarded. Nothing was changed. "
+            "Run again with --yes to discard"
         )
     if arguments.json:
         ids = [record.quarantine_id for record in chosen.held]
@@ -327,8 +328,11 @@ def _print_retried(report: "RetryReport", *, json: bool) -> None:
     )
 
 
-def _some_ids(records: Sequence[KeptRecord]) -> str:
-    return ", ".join(str(record.quarantine_id) for record in records[:5])
+def _counted_with_ids(records: Sequence[KeptRecord]) -> str:
+    """The count of records, with their ids or the first of them."""
+    ids = [str(record.quarantine_id) for record in records[:_IDS_SHOWN]]
+    more = ["…"] if len(records) > _IDS_SHOWN else []
+    return f"{counted(len(records), 'record')} ({', '.join([*ids, *more])})"
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -19,13 +19,16 @@ _LOOK_BYTES = 1024
 
 
 def are_documents(files: Sequence[Listed]) -> bool:
-    """Whether each file begins like one. One object on one line may also be JSON lines, unless other files are not."""
+    """Whether each file is a JSON array or a single object.
+
+    An object on one line counts only if another file is certainly not JSON lines.
+    """
     of_one_line = [each for each in files if not _is_document(each)]
     return len(of_one_line) < len(files) and all(map(_is_of_one_object, of_one_line))
 
 
 def _is_document(listed: Listed) -> bool:
-    """Sampling it reports why it cannot be read."""
+    """Whether a file is an array or an object on several lines. Errors are reported later, by sampling."""
     try:
         begins = _beginning(listed, _LOOK_BYTES)
     except OnceloadError:
@@ -41,7 +44,7 @@ def _is_of_one_object(listed: Listed) -> bool:
 
 
 def _may_be_object(begins: bytes) -> bool:
-    """Whether its first line is not a record: a file of one line is a file of JSON lines."""
+    """Whether it may be an object on several lines. A file of one line is JSON lines."""
     first, newline, _ = begins.strip().partition(b"\n")
     return bool(newline) and first.startswith(b"{") and not _is_object(first)
 

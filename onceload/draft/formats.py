@@ -107,7 +107,10 @@ def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes:
     dialect = guess_dialect(contents[0])
     if named is None and (dialect.width == 1 or dialect.share < _SHARE_MIN):
         found = "neither its name nor its content says which format it has"
-        fix = "If it is CSV, give it a name that ends in .csv. If columns have fixed places, declare format: fixed"
+        fix = (
+            "If it is CSV, give it a name that ends in .csv. If its columns have fixed positions, write a pipeline "
+            "file with format: fixed"
+        )
         raise FileRefused(contents[0].listed.url, "JSON lines, CSV, Parquet, ORC or Avro", found, fix)
     files, refusals = _each(contents, partial(sample_csv, dialect=dialect))
     if dialect.options.quote and not dialect.options.multiline and has_quoted_newlines(files, dialect.options):

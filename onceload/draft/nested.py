@@ -20,7 +20,7 @@ _PATH_MAX = 200
 
 
 def offer_paths(guess: Guess, observed: Observed) -> Guess:
-    """The same columns, with the fields that are inside of them."""
+    """The same columns, with the fields inside them."""
     found = [_first_fields(each.column.name, observed) for each in guess.columns]
     leaves = Counter(path[-1] for fields in found for path, _ in fields)
     taken = {each.column.name for each in guess.columns}
@@ -47,14 +47,14 @@ def _fields_inside(path: Path, seen: Seen, around: Observed) -> Iterator[tuple[P
     if inner is None or seen.kinds != {Written.OBJECT}:
         return
     for name, each in inner.fields.items():
-        # So would a name that an object has twice.
+        # A repeated name would too.
         if name.strip() and "\0" not in name and is_utf8(name) and not each.twice:
             below = list(_fields_inside((*path, name), each, inner))
             yield from below or [((*path, name), each)]
 
 
 def _find_name(path: Path, leaves: Counter[str], taken: set[str]) -> str | None:
-    """The name of the field, or that of its whole path where others have it too, or no column can have it."""
+    """The field's own name, or its whole path if the name is taken, repeated or not allowed."""
     if len("".join(path)) > _PATH_MAX:
         return None
     names = ([path[-1]] if leaves[path[-1]] == 1 else []) + ["_".join(path)]

@@ -99,14 +99,14 @@ def _columns(guess: Guess) -> Iterator[str]:
 def _inside(each: GuessedColumn) -> Iterator[str]:
     """Columns that are not declared yet: to declare one, its line only has to be uncommented."""
     if each.inside:
-        yield "# Fields inside it can be columns as well, or instead. Uncomment the lines of those that you need:"
+        yield "# To load fields of it as columns, with or without the column itself, uncomment their lines:"
     for inner in each.inside:
         column_type = _type(inner)
         written = quoted(column_type) if "," in column_type else column_type
         note = f"  {_comment('; '.join(inner.comments))}" if inner.comments else ""
         yield f"# {_name(inner.column.name)}: {{type: {written}, path: {_path(inner)}}}{note}"
     if each.has_more_inside:
-        yield "# It has more fields, which can be columns in the same way."
+        yield "# It has more fields. Add them in the same way."
 
 
 def _path(each: GuessedColumn) -> str:

@@ -43,7 +43,7 @@ class _Reported:
 class Arrivals(BaseEventTrigger):
     """Fires when a pipeline has new records: once for each state of its files."""
 
-    #: Airflow sets it for a trigger of an asset; before 3.3 it has none, and a restart may repeat an event.
+    #: Airflow sets it for a trigger of an asset. Before Airflow 3.3 there is no store: a restart may repeat an event.
     asset_state_store: Any = None
 
     def __init__(
@@ -103,7 +103,7 @@ class Arrivals(BaseEventTrigger):
         declared, started = read_pipeline(Path(self.pipeline_file), offered=self.values), time.monotonic()
         self._list(declared.source.path)
         found = look(OnceloadHook(self.onceload_conn_id).pipeline(declared))
-        # Lists and looks take at most a part of the time, however large the folder is.
+        # Lists and looks take at most half of the time, however large the folder is.
         self._listing_pause_s = max(_LISTS_EVERY_S, time.monotonic() - started, self._listing_pause_s)
         return found
 

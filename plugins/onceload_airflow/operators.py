@@ -170,7 +170,7 @@ class Load(_OfPipeline):
 
     def execute(self, context: "Context") -> None:
         is_here = self._engine(context) == "local"
-        # Rows are published despite a difference only by `publish`, which replaces nothing by an empty file.
+        # Only `publish` accepts differences, because it never replaces loaded rows with those of an empty file.
         publishes = self.publishes and not accepts_differences(context)
         with in_airflows_words():
             arguments = self._arguments(context, is_here=is_here, publishes=publishes)
@@ -294,7 +294,10 @@ class Report(_OfPipeline):
             with open_database(pipeline.settings) as engine:
                 self._lineage = Lineage.of(pipeline.declared, report, engine)
         if found.is_held:
-            raise AirflowFailException("the batch of this run is not published. Clear the task load to load it")
+            raise AirflowFailException(
+                "the batch of this run is staged but not published. Its rows are not in the table. "
+                "Clear the task load to publish it"
+            )
         reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
         problems = "; ".join(dict.fromkeys(filter(None, [*reported, _problems(report), found.needs_a_person])))
         if not (problems or report.records):

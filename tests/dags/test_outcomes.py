@@ -138,7 +138,8 @@ def test_a_report_fails_while_the_batch_of_its_run_is_not_published(task, dsn, t
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
     task(TASK="stage")
 
-    assert task(TASK="report")[-1].startswith("AirflowFailException False the batch of this run is not published.")
+    refused = "AirflowFailException False the batch of this run is staged but not published."
+    assert task(TASK="report")[-1].startswith(refused)
     assert task(ENGINE="local")[-1] == "went on"
     assert task(TASK="report")[-1] == "went on"
     assert task(TASK="audit")[-1].startswith("AirflowSkipException False this batch is already published")

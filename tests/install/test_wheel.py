@@ -224,7 +224,7 @@ def test_the_wheel_and_the_tutorial_are_all_that_its_reader_needs(fresh):
     tutorial.follow(folder, environment)
 
 
-def test_each_command_up_to_the_first_rows_of_a_file_of_one_s_own_is_printed_by_the_one_before(fresh):
+def test_each_command_prints_the_next_one_until_your_own_file_is_loaded(fresh):
     """They are five, with the one that installs."""
     folder, environment = fresh
     orders = folder / "mine" / "landing" / "orders"

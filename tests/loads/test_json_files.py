@@ -235,7 +235,7 @@ def test_a_record_of_more_than_a_group_is_loaded(loads):
 
 @pytest.mark.parametrize("suffix", TWO_PACKS)
 @pytest.mark.parametrize("rewrite", [OnRewrite.STOP, OnRewrite.REPLACE, OnRewrite.NEW_GENERATION])
-def test_an_array_that_grew_is_another_content(loads, suffix, rewrite, publish):
+def test_an_array_that_grew_counts_as_new_content(loads, suffix, rewrite, publish):
     # Rows are replaced in staged batches only.
     publish = Publish.STAGED if rewrite is OnRewrite.REPLACE else publish
     loads.declared = replace(loads.declared, on_rewrite=rewrite, publish=publish)

@@ -172,7 +172,7 @@ def test_a_discard_says_what_it_would_do_and_then_does_it_in_the_ledger(two_stra
     done = call("discard", "--id", first, "--yes", "--json")[2]
     again, said_again, _ = call("discard", "--id", first, "--yes")
 
-    assert f"1 record would be discarded, such as {first}" in messages
+    assert f"1 record ({first}) would be discarded. Nothing was changed." in messages
     assert done == {"pipeline": "events", "records": [int(first)], "discarded": True, "position": 2}
     assert (again, f"record {first} was already discarded at position 2" in said_again) == (ExitCode.DONE, True)
     assert states_of(loads) == [("discarded", 2), ("held", None)]

@@ -140,7 +140,7 @@ def test_a_value_that_does_not_fit_is_quarantined_and_loaded_when_it_does(loads)
     [OnRewrite.STOP, *(pytest.param(each, marks=LONG) for each in (OnRewrite.REPLACE, OnRewrite.NEW_GENERATION))],
 )
 @pytest.mark.parametrize("later", [range(5), pytest.param(range(10, 13), marks=LONG)])
-def test_a_file_that_grew_or_was_rewritten_is_another_content(loads, rewrite, later, publish):
+def test_a_file_that_grew_or_was_rewritten_counts_as_new_content(loads, rewrite, later, publish):
     # Rows are replaced in staged batches only.
     publish = Publish.STAGED if rewrite is OnRewrite.REPLACE else publish
     loads.declared = replace(loads.declared, on_rewrite=rewrite, publish=publish)

@@ -2407,7 +2407,7 @@ FILE_BUGS = (
         tests=("tests/unit/sources/test_csv.py::test_an_open_quote_is_found_wherever_the_blocks_are_cut",),
     ),
     Bug(
-        name="bad files of a call that was killed behind its commit are never reported",
+        name="bad files of a call that was killed after its commit are never reported",
         file="spark_jobs/onceload_jobs/load/load.py",
         correct="context.ledger.all_bad(name, context.batch))\n",
         wrong="context.ledger.all_bad(name, context.batch) if report.quarantined else {})\n",
@@ -2638,14 +2638,14 @@ DIRTY_BUGS = (
         tests=(OF_DIRTY_LINES,),
     ),
     Bug(
-        name="a value that is not an object makes the fields inside of it null",
+        name="a value that is not an object makes the fields inside it null",
         file="spark_jobs/onceload_jobs/formats/jsonl/levels.py",
         correct="whole &= below[name].whole & ~splitter",
         wrong="whole &= ~splitter",
         tests=(f"{OF_SOURCES}/test_dirty_lines.py::test_every_tier_reads_fields_in_objects_as_the_slow_one_does",),
     ),
     Bug(
-        name="an undeclared field inside of an object passes in lines that are taken apart",
+        name="an undeclared field inside an object passes in lines that are taken apart",
         file="spark_jobs/onceload_jobs/formats/jsonl/levels.py",
         correct=" & ~splitter.refused(below[name])",
         wrong="",
@@ -3480,14 +3480,14 @@ BUGS = (
         tests=(f"{OF_SOURCES}/test_orc.py::test_the_clock_of_a_writer_in_another_zone_is_read_as_arrow_reads_it",),
     ),
     Bug(
-        name="times inside of values of ORC have no nanoseconds",
+        name="times inside other ORC values have no nanoseconds",
         file="spark_jobs/onceload_jobs/formats/orc/stripes.py",
         correct="        if number_of(facts, _Of.STREAM_KIND) == _DATA and kinds[column] in TIMES:\n",
         wrong="        if number_of(facts, _Of.STREAM_KIND) == _DATA and kinds[column] in TIMES and column < 2:\n",
-        tests=(f"{OF_SOURCES}/test_orc.py::test_times_inside_of_other_values_are_exact",),
+        tests=(f"{OF_SOURCES}/test_orc.py::test_times_inside_other_values_are_exact",),
     ),
     Bug(
-        name="a column of ORC is read by the name of one inside of another",
+        name="an ORC column is read by the name of one inside another",
         file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
         correct="    batch = batch if batch.schema.names == names else",
         wrong="    batch = batch if True else",
@@ -3508,7 +3508,7 @@ BUGS = (
         tests=(f"{OF_SOURCES}/test_orc.py::test_stripes_that_contradict_the_file_are_refused",),
     ),
     Bug(
-        name="a stripe of ORC cannot take more than its bytes",
+        name="an ORC stripe with many rows may fill the memory",
         file="spark_jobs/onceload_jobs/formats/orc/rows.py",
         correct="    check_size(url, rows * (",
         wrong="    check_size(url, 0 * (",
@@ -3547,7 +3547,7 @@ BUGS = (
         file="spark_jobs/onceload_jobs/formats/avro/codecs.py",
         correct="    if zlib.crc32(unpacked) != int",
         wrong="    if None is int",
-        tests=(f"{OF_SOURCES}/test_avro.py::test_a_wrong_checksum_of_snappy_is_damaged",),
+        tests=(f"{OF_SOURCES}/test_avro.py::test_a_block_with_a_wrong_snappy_checksum_is_refused",),
     ),
     Bug(
         name="a small block of Avro may unpack to any size",
@@ -3575,7 +3575,7 @@ BUGS = (
         file="spark_jobs/onceload_jobs/formats/avro/schemas.py",
         correct='    "string": ("bytes", lambda values: pa.array(values, pa.binary()).view(pa.string())),\n',
         wrong='    "string": ("string", lambda values: pa.array(values, pa.string())),\n',
-        tests=(f"{OF_SOURCES}/test_typed_formats.py::test_a_text_that_is_not_utf8_is_bad_alone",),
+        tests=(f"{OF_SOURCES}/test_typed_formats.py::test_a_text_that_is_not_utf8_quarantines_only_its_own_record",),
     ),
     Bug(
         name="a kept row of Avro is read as JSON of a text file",
@@ -3585,7 +3585,7 @@ BUGS = (
         tests=("tests/loads/test_typed_formats.py::test_a_file_inside_a_compressed_file_is_not_read",),
     ),
     Bug(
-        name="a large float is another integer alone than among others",
+        name="a large float becomes a different integer depending on its neighbours",
         file="spark_jobs/onceload_jobs/formats/parquet/rows.py",
         correct="        return None if _has_more_digits(array, column_type) else array.cast(target)\n",
         wrong="        return array.cast(target)\n",
@@ -3636,7 +3636,7 @@ BUGS = (
         tests=("tests/unit/sources/test_avro.py",),
     ),
     Bug(
-        name="a file of ORC is damaged if memory is short while it is read",
+        name="a file of ORC is called damaged if memory is short while it is read",
         file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
         correct="    if ended < 0 and -ended not in _BY_FILES:\n",
         wrong="    if False:\n",

@@ -192,7 +192,7 @@ class PostgresLedger:
             return receipts.outcome_of(connection, pipeline, batch, after=after)
 
     def all_bad(self, pipeline: str, batch: Batch) -> dict[str, int]:
-        """The number of bad records of each producer of which a batch has loaded no row, until they are settled."""
+        """For each producer from which this batch loaded no row: the number of its records still in quarantine."""
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return receipts.all_bad(connection, pipeline, batch)
 

@@ -440,7 +440,7 @@ SELECT max(position) AS position,
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
 -- name: all_bad
--- The producers of which a batch quarantined records and loaded no row, with the number of records still there.
+-- For each producer from which this batch loaded no row: the number of its records still in quarantine.
 SELECT read.producer, count(*) AS records
   FROM (SELECT producer_id, producer, array_agg(position) AS positions
           FROM onceload.ledger JOIN onceload.ledger_span USING (pipeline_id, position)

@@ -29,7 +29,7 @@ def proof_of(connection: Connection, pipeline: str, producer_id: ProducerId, *, 
 
 
 def all_bad(connection: Connection, pipeline: str, batch: Batch) -> dict[str, int]:
-    """The number of bad records of each producer of which a batch has loaded no row, until they are settled."""
+    """For each producer from which this batch loaded no row: the number of its records still in quarantine."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     rows = connection.execute(SQL["all_bad"], {"pipeline_id": pipeline_id, "batch": batch})
     return {row.producer: row.records for row in rows}

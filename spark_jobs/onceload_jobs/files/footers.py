@@ -54,7 +54,7 @@ def fields_of(message: bytes) -> Message:
         else:
             size, at = (_FIXED[key & 7], at) if key & 7 in _FIXED else _length(message, at, key)
             if size > len(message) - at:
-                raise ValueError("it ends inside of a value")
+                raise ValueError("it ends in the middle of a value")
             value, at = message[at : at + size], at + size
         fields.setdefault(key >> 3, []).append(value)
     return fields

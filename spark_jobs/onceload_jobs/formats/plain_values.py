@@ -29,8 +29,9 @@ def plain_batches(batches: Iterable[pa.RecordBatch], url: str) -> Iterator[pa.Re
 
 def check_size(url: str, size: int) -> None:
     if size > UNFOLDED_BYTES_MAX:
-        found = f"a row group expands to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
-        raise FileRefused(url, "row groups that fit into memory", found, "Write it again with fewer rows in each")
+        found = f"a row group, stripe or block expands to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
+        expected = "row groups, stripes or blocks that fit into memory"
+        raise FileRefused(url, expected, found, "Rewrite the file with smaller ones")
 
 
 def _plain_bytes(array: pa.Array) -> int:

@@ -11,7 +11,7 @@ def size_of_snappy(packed: bytes) -> int:
         size |= (byte & 127) << 7 * shift
         if byte < 128:
             return size
-    raise ValueError("a block cannot be unpacked: it has no size")
+    raise ValueError("a block cannot be decompressed: it has no size")
 
 
 def unpack_snappy(packed: bytes) -> bytes:

@@ -20,7 +20,7 @@ def damaged(url: str, why: str, *, kind: str) -> FileRefused:
 def unsupported(url: str, what: str, *, kind: str) -> FileRefused:
     found = f"it uses {what}, which is not supported"
     expected = f"{'a' if kind == 'Parquet' else 'an'} {kind} file that Onceload can read"
-    return FileRefused(url, expected, found, "Write it again without that")
+    return FileRefused(url, expected, found, "Rewrite the file without it")
 
 
 @contextmanager
@@ -63,5 +63,5 @@ def choose_columns(
     wanted = [name for name in found if name in names or unknown_fields is not UnknownFields.IGNORE]
     if twice := [name for name, count in Counter(wanted).items() if count > 1]:
         which = f"it has several columns called {', '.join(map(repr, twice))}"
-        raise FileRefused(url, "a different name for each column", which, "Write it again with other names")
+        raise FileRefused(url, "a different name for each column", which, "Rewrite the file with other names")
     return wanted, undeclared

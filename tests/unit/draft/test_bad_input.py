@@ -68,7 +68,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (
             ("a.txt", "00001Ada   12.50\n00002Ben    5.00\n"),
             "*",
-            (4, "declare format: fixed"),
+            (4, "write a pipeline file with format: fixed"),
         ),
         (("a.parquet", b"PAR1 or not"), "*", (4, "it does not end with a Parquet footer")),
         (("a.parquet.gz", gzip.compress(b"PAR1")), "*", (4, "Decompress it")),

@@ -23,7 +23,7 @@ def test_an_object_is_jsonb_and_its_fields_are_offered_with_their_types(tmp_path
 
     assert (
         "  customer: jsonb\n"
-        "  # Fields inside it can be columns as well, or instead. Uncomment the lines of those that you need:\n"
+        "  # To load fields of it as columns, with or without the column itself, uncomment their lines:\n"
         "  # name: {type: text, path: customer.name}\n"
         "  # city: {type: text, path: customer.address.city}\n"
         "  # since: {type: date, path: customer.address.since}\n"
@@ -105,7 +105,7 @@ def test_only_some_keys_of_a_map_are_offered(tmp_path):
     text = draft_of(tmp_path / "orders.jsonl", json.dumps(record) + "\n")
 
     assert text.count("path: a.key_") == FIELDS_MAX
-    assert "  # It has more fields, which can be columns in the same way.\n" in text
+    assert "  # It has more fields. Add them in the same way.\n" in text
 
 
 def test_arrays_of_objects_in_one_document_are_offered_too(tmp_path):

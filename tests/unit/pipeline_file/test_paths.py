@@ -1,4 +1,4 @@
-"""Columns that are read from inside of objects: how a pipeline file declares them, and what is refused."""
+"""Columns that are read from inside objects: how a pipeline file declares them, and what is refused."""
 
 import json
 

@@ -39,7 +39,7 @@ WITH_JSONB = DECLARED | {"x": "jsonb", "xs": "jsonb[]"}
 #: Its name has no slices.
 WITH_ODD_NAME = {"id": "bigint", "a:b": "text", 'a"': "text"}
 
-#: Columns inside of objects, also of one that is a column itself.
+#: Columns inside objects, also of one that is a column itself.
 NESTED: dict[str, str | tuple[str, str]] = {
     "id": "bigint",
     "t": ("text", "x.t"),

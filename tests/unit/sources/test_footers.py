@@ -180,7 +180,7 @@ def test_a_column_that_is_encrypted_is_reported_as_such(column):
 
 
 def test_any_bit_of_a_footer_may_be_wrong():
-    """Refused in words, or taken for what it is: nothing else comes of it."""
+    """It is refused with a message or read correctly, never anything else."""
     footer = footer_of(ONE_GROUP)
 
     for at, bit in product(range(len(footer)), range(8)):

@@ -124,7 +124,7 @@ def test_a_time_zone_that_is_unknown_is_not_called_damaged(tmp_path):
         read_groups(path, Format.ORC, a="timestamp")
 
 
-def test_times_inside_of_other_values_are_exact(tmp_path):
+def test_times_inside_other_values_are_exact(tmp_path):
     times = pa.array(DAYS, pa.timestamp("us", "UTC"))
     offsets = pa.array([0, 3, 8], pa.int32())
     structs = pa.StructArray.from_arrays([times, pa.array(range(8))], ["at", "n"])
@@ -221,7 +221,7 @@ def refused(content: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_footer_that_is_as_it_was_is_believed():
+def test_an_unchanged_footer_is_accepted():
     content = with_footer(bytes)
     groups = read_row_groups(content, url=URL, size=len(content))
 
@@ -233,9 +233,9 @@ def test_a_footer_that_is_as_it_was_is_believed():
     [
         ((5, 11), "its stripes have 31 rows, but its footer says 30"),
         ((5, 0), "its stripes have 20 rows"),
-        ((1, 3), "those of another one"),
-        ((1, 2**40), "outside of the file"),
-        ((3, 10**6), "outside of the file"),
+        ((1, 3), "overlaps another stripe"),
+        ((1, 2**40), "outside the file"),
+        ((3, 10**6), "outside the file"),
     ],
 )
 def test_stripes_that_contradict_the_file_are_refused(more, why):
@@ -262,7 +262,7 @@ def test_a_stripe_of_fewer_rows_than_the_footer_says_is_damaged(tmp_path):
 
 
 def test_any_bit_of_a_footer_may_be_wrong(tmp_path):
-    """Refused in words, or taken for what it is: nothing else comes of it."""
+    """It is refused with a message or read correctly, never anything else."""
     path = tmp_path / "a.orc"
     length = footer_bytes(THREE)
     for at in range(len(THREE) - length, len(THREE)):
@@ -286,7 +286,7 @@ def test_a_stripe_without_its_file_is_a_fault_of_the_program(tmp_path):
     assert (part.first, part.end, part.row_group.first_byte) == (0, 1, 3)
 
 
-#: Arrow 26 reads outside of its memory when it reads this file.
+#: Arrow 26 reads outside its memory when it reads this file.
 DEADLY = bytes.fromhex(
     "4f52430a061204081450000a150a03000000120e081422080a0130120139183c500007010702303132333435363738393130"
     "3131313231333134313531363137313831390a060806100018080a060802100118170a060802100118040a0608011001181e"
@@ -300,7 +300,7 @@ def test_a_file_that_ends_the_process_of_arrow_is_refused_and_the_next_is_read(t
     path = tmp_path / "a.orc"
     path.write_bytes(DEADLY)
 
-    with pytest.raises(FileRefused, match=r"damaged or truncated: Arrow's process ended with -\d+ when it read"):
+    with pytest.raises(FileRefused, match=r"damaged or truncated: Arrow crashed \(SIG\w+\) while it read"):
         read_groups(path, Format.ORC, a="jsonb")
 
     assert values_of(file_of(tmp_path, pa.table({"a": [5]})), Format.ORC, "bigint") == [5]
@@ -315,7 +315,7 @@ def test_a_file_is_not_called_damaged_if_a_signal_ends_the_process_of_arrow(tmp_
     process.send_signal(signaled)
     process.wait()
 
-    with pytest.raises(Unreadable, match=f"was ended by {signaled.name}"):
+    with pytest.raises(Unreadable, match=rf"was killed \({signaled.name}\) while it read"):
         read_groups(path, Format.ORC, a="bigint")
 
     assert values_of(path, Format.ORC, "bigint") == [5]

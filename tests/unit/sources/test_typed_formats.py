@@ -161,7 +161,7 @@ def damages(content: bytes, *, seed: int, count: int):
 @pytest.mark.parametrize("codec", [0, 1, 2, 3])
 @pytest.mark.parametrize("of_format", OTHER_FORMATS)
 def test_any_bytes_of_a_file_may_be_wrong(of_format, codec, tmp_path):
-    """Refused in words, or taken for what it is: nothing else comes of it."""
+    """It is refused with a message or read correctly, never anything else."""
     options: dict[Format, list[dict[str, Any]]] = {
         Format.ORC: [{"compression": each} for each in ("UNCOMPRESSED", "ZLIB", "ZSTD", "LZ4")],
         Format.AVRO: [{"codec": each} for each in ("null", "deflate", "bzip2", "xz")],
@@ -193,7 +193,7 @@ def try_damages(of_format, whole, folder, *, seed, count):
 
 
 @pytest.mark.parametrize("of_format", OTHER_FORMATS)
-def test_a_text_that_is_not_utf8_is_bad_alone(of_format, tmp_path):
+def test_a_text_that_is_not_utf8_quarantines_only_its_own_record(of_format, tmp_path):
     path = tmp_path / "a"
     content = content_of(pa.table({"a": ["x" * 7, "y" * 7]}), of_format, **without_codec(of_format))
     assert content.count(b"x" * 7) >= 1
@@ -231,7 +231,7 @@ def test_undeclared_columns_follow_the_rule_of_the_pipeline(of_format, tmp_path)
 
 
 @pytest.mark.parametrize("of_format", OTHER_FORMATS)
-def test_a_column_that_a_file_lacks_is_refused(of_format, tmp_path):
+def test_a_file_that_lacks_a_column_is_refused(of_format, tmp_path):
     path = tmp_path / "a"
     path.write_bytes(content_of(TABLE, of_format))
     for inner in ("x", "z", "key", "k", "row"):

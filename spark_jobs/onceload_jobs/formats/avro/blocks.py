@@ -1,4 +1,4 @@
-"""The blocks of an Avro file, which are found by their lengths; a mark that only this file has follows each.
+"""The blocks of an Avro file, which are found by their lengths. The sync marker of the file follows each.
 
 A file is read to its end before any of it is loaded. The bytes of a block are skipped. Blocks are read in groups whose
 places depend on nothing but the bytes of the file, so that receipts of any version can be compared with it.
@@ -21,7 +21,7 @@ from onceload_jobs.formats.signatures import AVRO
 
 KIND = "Avro"
 damaged, unsupported = partial(typed_files.damaged, kind=KIND), partial(typed_files.unsupported, kind=KIND)
-#: A group ends with the first block that ends behind so many bytes.
+#: A group ends with the first block that reaches this many bytes.
 GROUP_BYTES = 2**18
 _MARK_BYTES = 16
 _SCHEMA, _CODEC = b"avro.schema", b"avro.codec"
@@ -90,7 +90,7 @@ class _Source:
         block = self._stream.read(size)
         self.at += len(block)
         if len(block) < size:
-            raise DamagedBlock(f"it ends at byte {self.at}, inside of a block")
+            raise DamagedBlock(f"it ends at byte {self.at}, in the middle of a block")
         return block
 
     def skip(self, size: int) -> None:
@@ -104,7 +104,7 @@ class _Source:
             value |= (byte & 127) << shift
             if byte < 128:
                 return (value >> 1) ^ -(value & 1)
-        raise DamagedBlock(f"the number before byte {self.at} has no end")
+        raise DamagedBlock(f"the integer before byte {self.at} does not end")
 
     def count(self) -> int:
         count = self.integer()
@@ -120,12 +120,12 @@ class _Source:
 
     def check(self, mark: bytes) -> None:
         if self.take(len(mark)) != mark:
-            raise DamagedBlock(f"the block before byte {self.at} does not end with the mark of the file")
+            raise DamagedBlock(f"the block before byte {self.at} is not followed by the sync marker of the file")
 
 
 def _header(source: _Source) -> Header:
     if source.take(len(AVRO)) != AVRO:
-        raise DamagedBlock("it does not begin as an Avro file")
+        raise DamagedBlock("it does not begin like an Avro file")
     facts = dict(_entries(source))
     if _SCHEMA not in facts:
         raise DamagedBlock("its header has no schema")
@@ -136,7 +136,7 @@ def _header(source: _Source) -> Header:
 def _entries(source: _Source) -> Iterator[tuple[bytes, bytes]]:
     while count := source.integer():
         if count < 0:
-            # The size of what follows, which readers need that skip it.
+            # A size follows, for readers that skip the entries.
             source.count()
         for _ in range(abs(count)):
             yield source.entry(), source.entry()
@@ -166,7 +166,7 @@ def _groups(source: _Source, header: Header, raw: bytes, *, size: int) -> Iterat
             number += 1
         first_byte, first = source.at, rows
     if source.at != size:
-        raise DamagedBlock(f"it goes on behind byte {size}, where it ended before")
+        raise DamagedBlock(f"it continues past byte {size}, where it ended when it was planned")
 
 
 @contextmanager
@@ -176,6 +176,6 @@ def decoding(url: str) -> Iterator[None]:
         try:
             yield
         except (EOFError, LookupError, TypeError, ValueError, ArithmeticError) as error:
-            # Its blocks may be those of another content with the same edges.
+            # The file may have been replaced by one with the same first and last bytes.
             read_blocks.cache_clear()
-            raise damaged(url, str(error) or "it ends inside of a value") from error
+            raise damaged(url, str(error) or "it ends in the middle of a value") from error

@@ -1,4 +1,4 @@
-"""Unpack the blocks of Avro files, never to more than fits into memory."""
+"""Decompress the blocks of Avro files, never to more than fits into memory."""
 
 import bz2
 import io
@@ -13,7 +13,7 @@ from onceload_jobs.formats.avro.blocks import DamagedBlock, unsupported
 from onceload_jobs.formats.plain_values import check_size
 from onceload_jobs.formats.snappy import size_of_snappy, unpack_snappy
 
-#: The bytes of a block are decoded one by one, and held until then.
+#: A block is held twice while it is decoded: its decompressed bytes, and the Avro array that is made of them.
 TIMES_HELD = 2
 
 
@@ -26,7 +26,7 @@ def unpack(packed: bytes, codec: str, *, url: str) -> bytes:
     try:
         return _CODECS[codec](packed, size_max)
     except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError) as error:
-        raise DamagedBlock(f"a block cannot be unpacked: {error}") from error
+        raise DamagedBlock(f"a block cannot be decompressed: {error}") from error
 
 
 def _zstandard(packed: bytes, size_max: int) -> bytes:
@@ -34,7 +34,7 @@ def _zstandard(packed: bytes, size_max: int) -> bytes:
 
 
 def _snappy(packed: bytes, _: int) -> bytes:
-    """A checksum of the unpacked bytes follows the packed ones, which begin with the size of those."""
+    """Compressed data begins with its decompressed size, and is followed by a checksum of the decompressed bytes."""
     unpacked = unpack_snappy(packed[:-4])
     if zlib.crc32(unpacked) != int.from_bytes(packed[-4:], "big"):
         raise DamagedBlock("the checksum of a block is wrong")

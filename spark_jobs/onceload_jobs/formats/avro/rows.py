@@ -56,7 +56,7 @@ def read_group(
     with decoding(url):
         records = [each for block in _blocks(part.raw, group, schema, url=url) for each in block]
         if len(records) != rows:
-            raise DamagedBlock(f"some blocks hold {len(records)} rows, where {rows} were found before")
+            raise DamagedBlock(f"the row count of a group of blocks is {len(records)} instead of {rows}")
         if not wanted:
             return pa.table({"": pa.nulls(rows)}), undeclared
         chosen = [each for each in schema.fields if each.name in wanted]
@@ -76,7 +76,7 @@ def _blocks(raw: bytes, group: RowGroup, schema: Schema, *, url: str) -> Iterato
 
 
 def _records(rows: int, unpacked: bytes, schema: Schema) -> list[dict[str, Any]]:
-    """Records behind their count are what Avro calls an array, which ends with a count of none."""
+    """A count and that many records are a block of an Avro array. A count of 0 ends the array."""
     stream = io.BytesIO(b"".join([varint(rows << 1), unpacked, b"\0"]))
     records: Any = schemaless_reader(stream, schema.of_records, None)
     if stream.read(1):

@@ -1,8 +1,9 @@
 """How values of an Avro schema are read: exactly as they are stored, into Arrow.
 
-fastavro reads only bytes, numbers and records here. It would end at the first text that is not UTF-8 or the first day
-that Python does not know, lose the second of two equal keys, and not say which type of a union a value has. So it is
-given a schema of the same bytes: text as bytes, a map as a list of its entries, and each type of a union as a record.
+fastavro reads only bytes, numbers and records here. Given the file's own schema, it would stop at the first text that
+is not UTF-8, drop the second of two equal map keys, fail on days after 9999, and not report which type of a union a
+value has. So it gets a schema of the same bytes: text as bytes, a map as a list of its entries, and each type of a
+union as a record.
 """
 
 import json
@@ -70,14 +71,14 @@ def schema_of(raw: bytes, *, url: str) -> Schema:
     except _Unsupported as error:
         raise unsupported(url, str(error)) from error
     except RecursionError as error:
-        raise unsupported(url, "a schema of too many levels") from error
+        raise unsupported(url, "a schema that is nested too deeply") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise damaged(url, f"the schema in its header cannot be read ({error})") from error
 
 
 def _schema(schema: Any) -> Schema:  # noqa: ANN401 - any JSON.
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise _Unsupported("rows without columns")
+        raise _Unsupported("a top-level type that is not a record")
     types = _Types()
     record = types.of(schema, "")
     of_records = parse_schema({"type": "array", "items": record.read_as})
@@ -125,7 +126,7 @@ class _Types:
         if schema["type"] == "fixed":
             return _fixed(schema, name=self._new_name())
         if full_name in self._open:
-            raise _Unsupported(f"the type {full_name!r}, which contains itself,")
+            raise _Unsupported(f"the recursive type {full_name!r}")
         self._open.add(full_name)
         namespace = full_name.rpartition(".")[0]
         found = [(each["name"], self.of(each["type"], namespace)) for each in schema["fields"]]
@@ -231,7 +232,7 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 def _enum(symbols: Sequence[str]) -> AvroType:
     def to_arrow(values: list[int | None]) -> pa.Array:
         if any(each is not None and not 0 <= each < len(symbols) for each in values):
-            raise ValueError("a value of an enum is none of its symbols")
+            raise ValueError("an enum value is not one of its symbols")
         return pa.array([None if each is None else symbols[each] for each in values], pa.string())
 
     return AvroType(read_as="int", to_arrow=to_arrow)

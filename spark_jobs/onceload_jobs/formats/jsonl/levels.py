@@ -120,7 +120,7 @@ class Splitter:
 
 
 def undeclared_in(objects: Iterable[bytes], level: Level, above: str = "") -> Counter[str]:
-    """In how many objects each undeclared field is; one inside of another object counts by its path."""
+    """In how many objects each undeclared field is; one inside another object counts by its path."""
     found = Counter[str]()
     for each in objects:
         fields = raw_fields(each)

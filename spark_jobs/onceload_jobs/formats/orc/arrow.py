@@ -1,8 +1,7 @@
 """Arrow reads ORC files in a process of its own.
 
-Its library of ORC ends the process that reads a file whose bytes are wrong in some places. Such a file is refused as
-damaged. The process is started with the first file, ends with the one that started it, and is started again after a
-file that ended it.
+Arrow's ORC library crashes its process on some damaged files. Such a file is refused as damaged. The process starts
+with the first file, ends with its parent, and is restarted after a crash.
 """
 
 import errno
@@ -59,7 +58,7 @@ def read_columns(content: bytes, names: list[str]) -> pa.RecordBatch:
 
 @dataclass
 class _Reader:
-    """The process that reads for this one; a fork of this process starts another."""
+    """The process that reads for this one. A fork of this process starts its own."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _process: subprocess.Popen[bytes] | None = None
@@ -101,11 +100,12 @@ _reader = _Reader()
 
 
 def _why(ended: int) -> Exception:
-    """The file ended the process, or a signal from outside did, as where memory is short."""
+    """Whether the file crashed the process, or something else killed it, such as the kernel when memory is short."""
+    name = signal.Signals(-ended).name if ended < 0 else f"exit code {ended}"
     if ended < 0 and -ended not in _BY_FILES:
-        name = signal.Signals(-ended).name
-        return InterruptedError(errno.EINTR, f"the process in which Arrow read it was ended by {name}")
-    damaged: Exception = pa.ArrowInvalid(f"Arrow's process ended with {ended} when it read the file")
+        killed = f"Arrow's process was killed ({name}) while it read the file, perhaps because memory was short"
+        return InterruptedError(errno.EINTR, killed)
+    damaged: Exception = pa.ArrowInvalid(f"Arrow crashed ({name}) while it read the file")
     return damaged
 
 
@@ -161,7 +161,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def serve() -> None:
-    """Read the files that come in, until no more can come."""
+    """Read files from stdin until it is closed."""
     # Ctrl-C ends the process that asks, and then this one has no more to read.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -199,7 +199,7 @@ def _found(ask: _Ask, names: list[str], content: bytes) -> tuple[_Answer, bytes]
 
 def _rows(file: orc.ORCFile, names: list[str]) -> bytes:
     batch = file.read_stripe(0, names)
-    # A name with a dot may be taken for one inside of another column.
+    # A name with a dot may be taken for one inside another column.
     batch = batch if batch.schema.names == names else file.read_stripe(0).select(names)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:

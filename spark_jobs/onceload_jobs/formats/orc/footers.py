@@ -67,7 +67,7 @@ TIMES = frozenset({TypeKind.TIMESTAMP, TypeKind.TIMESTAMP_INSTANT})
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The columns of a file by their name, each with the kinds of its type and of all types inside of it."""
+    """The columns of a file by their name, each with the kinds of its type and of all types inside it."""
 
     names: tuple[str, ...]
     kinds: tuple[tuple[int, ...], ...]
@@ -110,7 +110,7 @@ def _described(tail: bytes, *, url: str) -> bytes:
             raise unsupported(url, "encryption")
         types = [fields_of(each) for each in _types(described)]
         if number_of(types[0], _Of.TYPE_KIND) != TypeKind.STRUCT:
-            raise unsupported(url, "rows without columns")
+            raise unsupported(url, "a top-level type that is not a struct")
         if any(number_of(t, _Of.TYPE_KIND) == TypeKind.DECIMAL and not number_of(t, _Of.TYPE_PRECISION) for t in types):
             raise unsupported(url, "decimals without a precision")
     return described
@@ -145,7 +145,7 @@ def _row_groups(described: bytes, *, size: int, bytes_end: int) -> Iterator[RowG
     ranges = [_range_of(each) for each in stripes]
     edges = [len(ORC), *(edge for each in ranges for edge in each), bytes_end]
     if any(first > end for first, end in pairwise(edges)):
-        raise ValueError("the bytes of a stripe are outside of the file, or those of another one")
+        raise ValueError("a stripe is outside the file or overlaps another stripe")
     first = 0
     for number, (first_byte, end_byte) in enumerate(ranges):
         end = first + rows[number]
@@ -180,7 +180,7 @@ def _types(described: bytes) -> Sequence[bytes]:
 
 @lru_cache(maxsize=4)
 def schema_of(described: bytes) -> Schema:
-    """The columns of a file. Types are numbered so that those inside of a type follow it."""
+    """The columns of a file. Types are numbered so that those inside a type follow it."""
     types = [fields_of(each) for each in _types(described)]
     kinds = kinds_of(described)
     starts = [

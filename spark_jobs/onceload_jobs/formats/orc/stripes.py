@@ -64,7 +64,7 @@ def footer_of_stripe(group: RowGroup, raw: bytes, *, url: str) -> StripeFooter:
     size = number_of(fields_of(stripe_of(group)), _Of.STRIPE_FOOTER_BYTES)
     codec = codec_of(group.footer)
     if codec not in set(_Codec):
-        raise unsupported(url, "times that are packed with LZO")
+        raise unsupported(url, "timestamps in LZO-compressed files")
     message = fields_of(_unpacked(raw[len(raw) - size :], _Codec(codec)))
     (zone,) = message.get(_Of.FOOTER_ZONE, [b""])[-1:]
     return StripeFooter(message=message, zone=zone.decode() if isinstance(zone, bytes) else "")
@@ -135,7 +135,7 @@ def _lz4(packed: bytes) -> bytes:
     found, octets = bytearray(), iter(packed)
     for token in octets:
         found += bytes(islice(octets, _length(token >> 4, octets)))
-        # The last bytes stand for themselves.
+        # The last sequence has literals only.
         for low, high in zip(islice(octets, 1), islice(octets, 1), strict=True):
             back = low | high << 8
             for _ in range(_length(token & 15, octets) + 4):
@@ -144,7 +144,7 @@ def _lz4(packed: bytes) -> bytes:
 
 
 def _length(first: int, octets: Iterator[int]) -> int:
-    """A length that may go on: 15, and then each byte of 255, have another one behind them."""
+    """A length of 15 continues in the next byte, and so does each byte of 255."""
     total = last = first
     if first == 15:
         last = 255

@@ -1,7 +1,7 @@
 """Times of ORC: of any day, to the nanosecond.
 
-A time is stored as two integers: seconds since 2015 in the time zone of its writer, and nanoseconds. Arrow makes one
-number of nanoseconds of both, which reaches from 1677 to 2262 only. So it is asked for the seconds as a column of
+A time is stored as two integers: seconds since 2015 in the time zone of its writer, and nanoseconds. Arrow converts
+both to one number of nanoseconds, which reaches from 1677 to 2262 only. So it is asked for the seconds as a column of
 integers, and for the nanoseconds with zero for all seconds.
 """
 
@@ -32,13 +32,13 @@ EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
 _SECOND = 10**6
 #: More seconds than this do not fit into microseconds.
 _SECONDS_MAX = 2**63 // _SECOND - 1
-#: Where a second that has begun before 1970 was stored as the one behind it.
+#: Above this, a time before 1970 was stored with its second rounded up (towards 1970).
 _BEGUN_NS = 999_999
 _Arrays: TypeAlias = tuple[pa.Array, pa.Array]
 
 
 def read_times(raw: bytes, group: RowGroup, names: list[str], *, url: str) -> list[pa.Array]:
-    """Columns that are times, or have times inside of their values."""
+    """Columns that are times, or have times inside their values."""
     schema = read_schema(file_of_stripe(group, raw))
     with _described(url):
         footer = footer_of_stripe(group, raw, url=url)
@@ -61,7 +61,7 @@ def _described(url: str) -> Iterator[None]:
 
 
 def _values(array: pa.Array) -> int:
-    """At most how many values are inside of an array."""
+    """The most values that are inside an array."""
     if pa.types.is_list(array.type):
         return _values(array.flatten())
     if pa.types.is_map(array.type):
@@ -101,7 +101,7 @@ def _shown_by_clock(moments: Indices, zone: ZoneInfo) -> Indices:
     if _local(int(moments.min(initial=_LATE_S)), zone).tzname() == "LMT":
         raise pa.ArrowNotImplementedError(f"times before the time zone {zone.key!r} was defined")
     shown: Indices = pc.local_timestamp(pa.array(moments).cast(pa.timestamp("s", zone.key))).cast(pa.int64()).to_numpy()
-    # Arrow knows no summer time from 2038 on.
+    # Arrow ignores daylight saving time from 2038 on.
     late = moments >= _LATE_S
     found, places = np.unique(moments[late], return_inverse=True)
     offsets = [_local(moment, zone).utcoffset() or timedelta() for moment in found.tolist()]
@@ -125,7 +125,7 @@ def _times(seconds: pa.Array, nanoseconds: pa.Array, zone: ZoneInfo | None, show
     epoch = int(EPOCH.timestamp())
     offset = (EPOCH.astimezone(zone).utcoffset() if zone else None) or timedelta()
     whole = seconds.fill_null(0).to_numpy() + (epoch - int(offset.total_seconds()))
-    # Some writers count nanoseconds back from the second behind them.
+    # Some writers round seconds before 1970 up: subtract one.
     rest = nanoseconds.cast(pa.int64()).fill_null(0).to_numpy() - epoch * 10**9
     whole = whole - ((whole < 0) & (rest > _BEGUN_NS))
     if zone is not None:

@@ -152,7 +152,7 @@ def _range_of(column: dict[int, Any], *, is_single: bool, rows: int, bytes_end: 
 
 
 def _names(schema: Sequence[dict[int, Any]]) -> Iterator[str]:
-    """The names of the columns, without those inside of them."""
+    """The names of the columns, without those inside them."""
     elements = iter(schema)
     for _ in range(next(elements).get(_Of.ELEMENT_CHILDREN, 0)):
         element = next(elements)
@@ -219,7 +219,7 @@ class _Thrift:
 
     def next_bytes(self, size: int) -> bytes:
         if size > len(self.raw) - self.at:
-            raise ValueError("it ends inside of a value")
+            raise ValueError("it ends in the middle of a value")
         self.at += size
         return self.raw[self.at - size : self.at]
 
