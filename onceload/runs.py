@@ -93,6 +93,14 @@ def outcome(pipeline: Pipeline, *, batch: str) -> Report:
         return report_of(ledger, pipeline.name, named, after=Position(0)).with_notes(notes)
 
 
+def is_published(pipeline: Pipeline, *, batch: str) -> bool:
+    """Whether any record of a batch is loaded."""
+    # A pipeline that was never loaded is not known.
+    with suppress(NotFound):
+        return outcome(pipeline, batch=batch).records > 0
+    return False
+
+
 def check_rebuild(pipeline: Pipeline) -> None:
     """Refuse to rebuild a pipeline that this database already has data of."""
     with open_database(pipeline.settings) as engine:

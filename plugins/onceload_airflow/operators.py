@@ -74,13 +74,13 @@ class _OfPipeline(BaseOperator):
     @contextmanager
     def skipped_without_rows(self, context: "Context") -> Iterator[None]:
         """Skip the task if nothing is staged because the batch is published, or another load was faster."""
-        from onceload.runs import outcome
+        from onceload.runs import is_published
 
         with in_airflows_words():
             try:
                 yield
             except onceload.NothingKept as error:
-                if outcome(self.pipeline(context), batch=batch_of(context)).records:
+                if is_published(self.pipeline(context), batch=batch_of(context)):
                     raise AirflowSkipException("this batch is already published") from error
                 found = self.look(context, batch=batch_of(context))
                 if found.is_busy:

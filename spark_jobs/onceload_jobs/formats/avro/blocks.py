@@ -148,7 +148,7 @@ def _groups(source: _Source, header: Header, raw: bytes, *, size: int) -> Iterat
         rows += source.count()
         length = source.count()
         if length > size - source.at:
-            raise DamagedBlock(f"it ends at byte {size}, inside of a block")
+            raise DamagedBlock(f"it ends at byte {size}, in the middle of a block")
         source.skip(length)
         source.check(header.mark)
         if source.at - first_byte < GROUP_BYTES and source.at < size:
