@@ -94,7 +94,7 @@ def outcome(pipeline: Pipeline, *, batch: str) -> Report:
 
 
 def is_published(pipeline: Pipeline, *, batch: str) -> bool:
-    """Whether any record of a batch is loaded."""
+    """Whether a batch has committed any record."""
     # A pipeline that was never loaded is not known.
     with suppress(NotFound):
         return outcome(pipeline, batch=batch).records > 0

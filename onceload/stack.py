@@ -215,7 +215,7 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.replace("postgresql://", "postgresql+psycopg2://"),
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(airflow / "logs"),
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",
-        # One of these passes before each task of a run; looking this often takes a thirtieth of a core.
+        # Up to this long passes before each task of a run.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[*]"}),

@@ -45,7 +45,7 @@ def test_an_object_is_jsonb_and_its_fields_are_offered_with_their_types(tmp_path
     [
         # A type with a comma needs quotes, and the values of all records count.
         (['{"a": {"b": 1}}', '{"a": {"b": 2.5}}'], ['b: {type: "numeric(12,2)", path: a.b}']),
-        # A name that is elsewhere too is told apart by its path.
+        # Fields with the same name are distinguished by their paths.
         (
             ['{"id": 1, "a": {"id": 2, "n": 3}, "b": {"n": 4}}'],
             [

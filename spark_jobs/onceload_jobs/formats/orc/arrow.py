@@ -84,15 +84,16 @@ class _Reader:
         if self._process is None or self._asked_by != os.getpid():
             path = os.pathsep.join(filter(None, sys.path))
             command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
             )
-            self._asked_by = os.getpid()
-            if self._process.stdout is None or self._process.stdout.read(1) != _READY:
-                ended, self._process = _end(self._process), None
+            if process.stdout is None or process.stdout.read(1) != _READY:
+                ended = _end(process)
                 raise OSError(
                     errno.ECHILD, f"the process in which Arrow reads ORC did not start (it ended with {ended})"
                 )
+            # Only now: after an interruption, its first byte would be taken for that of an answer.
+            self._process, self._asked_by = process, os.getpid()
         return self._process
 
 

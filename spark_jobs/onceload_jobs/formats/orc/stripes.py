@@ -115,15 +115,17 @@ def _unpacked(packed: bytes, codec: _Codec) -> bytes:
         first, at = at + _HEADER_BYTES, at + _HEADER_BYTES + (header >> 1)
         block = packed[first:at]
         blocks.append(block if header & 1 else _block(block, codec))
+        if len(blocks[-1]) > _BLOCK_BYTES_MAX:
+            raise ValueError(f"a block has more than {_BLOCK_BYTES_MAX:,} bytes")
     return b"".join(blocks)
 
 
 def _block(packed: bytes, codec: _Codec) -> bytes:
     match codec:
         case _Codec.ZLIB:
-            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, _BLOCK_BYTES_MAX)
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, _BLOCK_BYTES_MAX + 1)
         case _Codec.ZSTD:
-            return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read(_BLOCK_BYTES_MAX)
+            return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read(_BLOCK_BYTES_MAX + 1)
         case _Codec.SNAPPY:
             return unpack_snappy(packed)
         case _:
