@@ -13,6 +13,7 @@ from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_jobs.files.notes import problems_of
 from onceload_jobs.load.engine import Engine, engine_for
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.plan.plan import Plan
@@ -73,7 +74,7 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         open=open_now,
         is_held=is_held,
         is_busy=any(note.is_busy for note in plan.notes),
-        needs_a_person="; ".join(f"{note.name}: {note.reason}" for note in plan.notes if note.needs_a_person),
+        needs_a_person=problems_of(plan.notes),
     )
 
 

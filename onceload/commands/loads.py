@@ -143,8 +143,7 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
     # `publish` reports the notes on files.
     if report.staged is not None:
         return ExitCode.DONE
-    why = "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person)
-    return Outcome(exit_code=code_of(report.notes, is_idle=not report.records), message=why)
+    return Outcome(exit_code=code_of(report.notes, is_idle=not report.records), message=report.problems)
 
 
 def publish(arguments: Arguments, settings: Settings) -> ExitCode:

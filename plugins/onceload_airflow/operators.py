@@ -97,8 +97,8 @@ class _OfPipeline(BaseOperator):
         with self.skipped_without_rows(context):
             accepts = accepts_differences(context)
             report = self.pipeline(context).publish(batch_of(context), accepts_differences=accepts)
-        if problems := _problems(report):
-            context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=problems)
+        if report.problems:
+            context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=report.problems)
         return report
 
 
@@ -299,7 +299,7 @@ class Report(_OfPipeline):
                 "Clear the task load to publish it"
             )
         reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
-        problems = "; ".join(dict.fromkeys(filter(None, [*reported, _problems(report), found.needs_a_person])))
+        problems = "; ".join(dict.fromkeys(filter(None, [*reported, report.problems, found.needs_a_person])))
         if not (problems or report.records):
             raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)
@@ -317,10 +317,6 @@ class Report(_OfPipeline):
         """The hook of Airflow's OpenLineage provider; also called for a report that fails."""
         del task_instance
         return self._lineage.in_openlineage() if self._lineage else None
-
-
-def _problems(report: "LoadReport") -> str:
-    return "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person)
 
 
 def _send_metrics(counts: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ Each of them would spend seconds on the same imports, which are done once here, 
 """
 
 import importlib
-from contextlib import suppress
 
 from airflow.__main__ import main
 
@@ -19,7 +18,10 @@ _MODULES = (
 
 if __name__ == "__main__":
     for name in _MODULES:
-        # Great Expectations comes with an extra.
-        with suppress(ModuleNotFoundError):
+        try:
             importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            # It comes with an extra.
+            if missing.name != "great_expectations":
+                raise
     main()  # type: ignore[no-untyped-call] # Airflow's own.

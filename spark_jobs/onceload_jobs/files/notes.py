@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from onceload_core.errors import ExitCode, OnceloadError
@@ -67,3 +67,8 @@ class Note:
 
     def of_no_replacement(self) -> "Note":
         return replace(self, reason=f"{self.reason.removesuffix('.')}. Its loaded rows stay and are not replaced")
+
+
+def problems_of(notes: Iterable[Note]) -> str:
+    """The files that need a person, each with its reason; empty if there are none."""
+    return "; ".join(f"{note.name}: {note.reason}" for note in notes if note.needs_a_person)

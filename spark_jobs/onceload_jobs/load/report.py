@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from onceload_core.names import Batch, Position, Version
 from onceload_core.postgres import PostgresLedger
-from onceload_jobs.files.notes import Ignored, Note
+from onceload_jobs.files.notes import Ignored, Note, problems_of
 from onceload_jobs.load.engine import Engine
 
 
@@ -38,6 +38,11 @@ class Report:
     def records(self) -> int:
         """How many records were read, whatever became of them."""
         return self.loaded + self.duplicates + self.quarantined + self.filtered
+
+    @property
+    def problems(self) -> str:
+        """The files that need a person, each with its reason; empty if there are none."""
+        return problems_of(self.notes)
 
     @property
     def rows_per_s(self) -> int:
