@@ -1,4 +1,7 @@
-"""How many examples a law is tried with."""
+"""How many examples a law is tried with: 100 in `make test` and 1 000 in `make test-laws`, unless it has a number here.
+
+A law with variants has that number for each of them. One that needs Postgres for each example has fewer.
+"""
 
 from hypothesis import settings
 

@@ -93,7 +93,12 @@ def as_member(dsn: str, role: str) -> str:
         execute(dsn, f"CREATE ROLE {user} LOGIN IN ROLE {role}")
         # What it makes is the role's, whichever of its members made it.
         execute(dsn, f"ALTER ROLE {user} SET role = '{role}'")
-    return dsn.replace("://postgres@", f"://{user}@")
+    return of_member(dsn, role)
+
+
+def of_member(dsn: str, role: str) -> str:
+    """The same, where that user is there already."""
+    return dsn.replace("://postgres@", f"://a_{role}@")
 
 
 def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:

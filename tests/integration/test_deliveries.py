@@ -366,7 +366,7 @@ def test_a_bundle_waits_until_it_is_first_for_all_of_its_files(engine: Engine) -
 
 @pytest.mark.parametrize("mode", Mode)
 @settings(
-    examples(60),
+    examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=st.lists(steps, min_size=10, max_size=30))

@@ -60,7 +60,7 @@ def alone(text: str | None, column: Column) -> object:
 
 
 @pytest.mark.parametrize("declared", OF_KIND)
-@examples(60)
+@examples(15)
 @given(data=st.data(), count=st.sampled_from([1, 30, 700]))
 def test_texts_are_cast_together_as_each_alone(declared, data, count):
     column = parse_column("a", declared)

@@ -174,7 +174,7 @@ SLOW = ("read_many", "read_sliced")
 @pytest.mark.parametrize("read_value", [from_json, from_kept])
 @pytest.mark.parametrize("declared", [DECLARED, WITH_JSONB, WITH_ODD_NAME], ids=["flat", "jsonb", "odd name"])
 @pytest.mark.parametrize("rule", UnknownFields)
-@examples(30)
+@examples(10)
 @given(lines=LINES, encoding=st.sampled_from(["utf-8", "utf-8", "utf-8", "latin-1"]))
 @example(lines=['{"id":1,"id":2}', '{"z":1,"z":2,"id":1}', '{"\\u003a":1,"id":1,"id":2}'], encoding="utf-8")
 @example(
@@ -207,7 +207,7 @@ def test_lines_are_read_alike_among_many(rule, lines):
 
 @pytest.mark.parametrize("declared", [NESTED, WITH_NESTED_JSONB], ids=["nested", "with jsonb"])
 @pytest.mark.parametrize("rule", UnknownFields)
-@examples(30)
+@examples(20)
 @given(lines=NESTED_LINES)
 @example(lines=['{"x":null}', '{"x":{}}', '{"x":{"y":null,"t":"a"}}', '{"x":{"y":{}},"id":1}', '{"x":{"t":null}}'])
 @example(lines=['{"x":1,"id":1}', '{"x":[{"t":"a"}],"id":1}', '{"x":{"y":"s"},"id":1}', '{"x":"{}","id":2}'])

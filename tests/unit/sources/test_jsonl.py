@@ -181,7 +181,7 @@ def test_both_tiers_read_a_value_alike(name, raw):
 
 @pytest.mark.parametrize("declared", [DECLARED, DECLARED | {"other": "jsonb"}], ids=["flat", "jsonb"])
 @pytest.mark.parametrize("rule", UnknownFields)
-@examples(100)
+@examples(30)
 @given(lines=LINES)
 @example(lines=[b'{"t":', b"1}", b"{}{}"])
 @example(lines=[b"null"])
@@ -200,7 +200,7 @@ def test_a_line_is_read_alike_whatever_its_neighbours_are(declared, rule, lines)
     assert {column.name for column in together.unknown} == unknown
 
 
-@examples(50)
+@examples(100)
 @given(lines=LINES, cuts=st.sets(st.integers(0, 12)))
 def test_parts_may_be_cut_anywhere_between_lines(lines, cuts):
     edges = [0, *sorted(cut for cut in cuts if cut < len(lines)), len(lines)]

@@ -100,7 +100,7 @@ def check(records: Records, numbers: list[str], declared: str) -> None:
 
 
 @pytest.mark.parametrize("declared", TYPES)
-@examples(80)
+@examples(30)
 @given(numbers=LISTS)
 @example(numbers=["123456789012345678901234567890"])
 @example(numbers=["115792089237316195423570985008687907853269984665640564039457584007913129639935"])
