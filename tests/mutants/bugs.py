@@ -3615,6 +3615,29 @@ BUGS = (
         tests=("tests/unit/sources/test_orc.py",),
     ),
     Bug(
+        name="a damaged file of ORC is read again and again",
+        file="spark_jobs/onceload_jobs/formats/orc/footers.py",
+        correct='        schema_of(described), has_julian_days(described), ends_of(described, b"")\n',
+        wrong="",
+        tests=("tests/unit/sources/test_orc.py",),
+    ),
+    Bug(
+        name="a damaged file of ORC keeps a worker busy indefinitely",
+        file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
+        correct="            _limit(resource.RLIMIT_CPU, int(time.process_time()) + cpu_s_max)\n",
+        wrong="",
+        tests=(
+            "tests/unit/sources/test_orc.py::test_a_file_that_never_ends_in_arrow_is_refused_and_the_next_is_read",
+        ),
+    ),
+    Bug(
+        name="times of ORC without a time zone are taken for UTC",
+        file="spark_jobs/onceload_jobs/formats/orc/times.py",
+        correct="    if not footer.zone:\n",
+        wrong="    if False:\n",
+        tests=("tests/unit/sources/test_orc.py",),
+    ),
+    Bug(
         name="days of the Julian calendar are loaded as other days",
         file="spark_jobs/onceload_jobs/formats/orc/footers.py",
         correct="return calendar != _PROLEPTIC and",

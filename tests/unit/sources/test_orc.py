@@ -17,7 +17,7 @@ from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.footers import ORC, fields_of, footer_bytes, orc_postscript, written
 from onceload_jobs.formats import plain_values
 from onceload_jobs.formats.chunks import FileRefused
-from onceload_jobs.formats.orc import arrow
+from onceload_jobs.formats.orc import arrow, stripes
 from onceload_jobs.formats.orc.footers import (
     file_of_stripe,
     has_julian_days,
@@ -83,6 +83,12 @@ def in_zone(tmp_path, table, zone, **options):
     return path
 
 
+def test_a_block_that_unpacks_to_more_than_a_footer_may_have_is_refused_early():
+    """Each byte of it stands for 255 more."""
+    with pytest.raises(ValueError, match="a block has more than"):
+        stripes._lz4(b"\x1fa\x01\x00" + b"\xff" * 2**23)
+
+
 @pytest.mark.parametrize(
     ("zone", "compression"),
     [
@@ -110,9 +116,18 @@ def test_times_before_a_zone_had_an_official_time_are_not_called_damaged(tmp_pat
     day = [wall_clock(1, 1, 1)]
     table = pa.table({"a": pa.array(day, pa.timestamp("us"))})
 
-    assert values_of(in_zone(tmp_path, table, ""), Format.ORC, "timestamp") == day
+    assert values_of(in_zone(tmp_path, table, "GMT"), Format.ORC, "timestamp") == day
     path = in_zone(tmp_path, table, "Europe/Berlin")
     with pytest.raises(FileRefused, match=r"times before the time zone 'Europe/Berlin' was defined.*not supported"):
+        read_groups(path, Format.ORC, a="timestamp")
+
+
+def test_times_without_the_time_zone_of_their_writer_are_refused_but_moments_are_read(tmp_path):
+    stored = pa.array([1_000_000], pa.timestamp("us"))
+    path = in_zone(tmp_path, pa.table({"a": stored, "b": stored.cast(pa.timestamp("us", "UTC"))}), "")
+
+    assert read_groups(path, Format.ORC, b="timestamptz")[0].rows["b"].cast(pa.int64()).to_pylist() == [1_000_000]
+    with pytest.raises(FileRefused, match=r"did not store its time zone.*not supported"):
         read_groups(path, Format.ORC, a="timestamp")
 
 
@@ -244,6 +259,13 @@ def test_stripes_that_contradict_the_file_are_refused(more, why):
     )
 
 
+@pytest.mark.parametrize("field", [9, 11])
+def test_a_footer_whose_facts_have_another_type_is_refused(field):
+    content = with_footer(lambda footer: footer + written(field, b"abc"))
+
+    assert "contradicts itself: a message in place of a number" in refused(content)
+
+
 def test_an_encrypted_file_is_not_called_damaged():
     assert "it uses encryption, which is not supported" in refused(
         with_footer(lambda footer: footer + written(10, b""))
@@ -319,6 +341,19 @@ def test_a_file_is_not_called_damaged_if_a_signal_ends_the_process_of_arrow(tmp_
         read_groups(path, Format.ORC, a="bigint")
 
     assert values_of(path, Format.ORC, "bigint") == [5]
+
+
+def test_a_file_that_never_ends_in_arrow_is_refused_and_the_next_is_read(tmp_path):
+    """As a damaged one may."""
+    path = file_of(tmp_path, pa.table({"a": pa.repeat(pa.scalar([""] * 40), 1_000_000)}))
+    with (
+        patch.object(arrow, "_CPU_S_MAX", 1),
+        patch.object(arrow._reader, "_process", None),
+        pytest.raises(FileRefused, match=r"over 1 s of CPU time.*not supported"),
+    ):
+        read_groups(path, Format.ORC, a="text[]")
+
+    assert values_of(file_of(tmp_path, pa.table({"a": [5]})), Format.ORC, "bigint") == [5]
 
 
 def test_the_answer_to_an_interrupted_question_is_not_taken_for_a_later_one(tmp_path):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,6 +26,8 @@ _SIZE_BYTES = 8
 _READY = b"+"
 #: A few bytes of a file may stand for any number of values.
 _MEMORY_BYTES_MAX = 8 * 2**30
+#: A stripe of gigabytes takes a minute. A damaged one might never end, even after the load was killed.
+_CPU_S_MAX = 600
 #: How long a process that closed its pipe may take to end.
 _END_S = 5
 
@@ -83,7 +86,7 @@ class _Reader:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._asked_by != os.getpid():
             path = os.pathsep.join(filter(None, sys.path))
-            command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
+            command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({_CPU_S_MAX})"]
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
             )
@@ -102,6 +105,9 @@ _reader = _Reader()
 
 def _why(ended: int) -> Exception:
     """Whether the file crashed the process, or something else killed it, such as the kernel when memory is short."""
+    if -ended == signal.SIGXCPU:
+        endless: Exception = pa.ArrowNotImplementedError(f"a stripe that takes over {_CPU_S_MAX} s of CPU time to read")
+        return endless
     name = signal.Signals(-ended).name if ended < 0 else f"exit code {ended}"
     if ended < 0 and -ended not in _BY_FILES:
         killed = f"Arrow's process was killed ({name}) while it read the file, perhaps because memory was short"
@@ -161,23 +167,29 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
     return octets
 
 
-def serve() -> None:
-    """Read files from stdin until it is closed."""
+def serve(cpu_s_max: int) -> None:
+    """Read files from stdin until it is closed. The CPU time is for each question."""
     # Ctrl-C ends the process that asks, and then this one has no more to read.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = _MEMORY_BYTES_MAX if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES_MAX)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    _limit(resource.RLIMIT_AS, _MEMORY_BYTES_MAX)
     asked_in, answers = sys.stdin.buffer, sys.stdout.buffer
     answers.write(_READY)
     answers.flush()
     with suppress(EOFError, BrokenPipeError):
         while True:
             ask, names = json.loads(_read(asked_in))
-            kind, found = _found(_Ask(ask), names, _read(asked_in))
+            content = _read(asked_in)
+            _limit(resource.RLIMIT_CPU, int(time.process_time()) + cpu_s_max)
+            kind, found = _found(_Ask(ask), names, content)
             _write(answers, kind.encode())
             _write(answers, found)
             answers.flush()
+
+
+def _limit(resource_of: int, wanted: int) -> None:
+    hard = resource.getrlimit(resource_of)[1]
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource_of, (most, hard))
 
 
 def _found(ask: _Ask, names: list[str], content: bytes) -> tuple[_Answer, bytes]:

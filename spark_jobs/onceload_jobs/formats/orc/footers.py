@@ -113,6 +113,8 @@ def _described(tail: bytes, *, url: str) -> bytes:
             raise unsupported(url, "a top-level type that is not a struct")
         if any(number_of(t, _Of.TYPE_KIND) == TypeKind.DECIMAL and not number_of(t, _Of.TYPE_PRECISION) for t in types):
             raise unsupported(url, "decimals without a precision")
+        # Each stripe is read by these. A footer in which one cannot be read is refused here.
+        schema_of(described), has_julian_days(described), ends_of(described, b"")
     return described
 
 

@@ -115,9 +115,13 @@ def _unpacked(packed: bytes, codec: _Codec) -> bytes:
         first, at = at + _HEADER_BYTES, at + _HEADER_BYTES + (header >> 1)
         block = packed[first:at]
         blocks.append(block if header & 1 else _block(block, codec))
-        if len(blocks[-1]) > _BLOCK_BYTES_MAX:
-            raise ValueError(f"a block has more than {_BLOCK_BYTES_MAX:,} bytes")
+        _check_length(len(blocks[-1]))
     return b"".join(blocks)
+
+
+def _check_length(of_block: int) -> None:
+    if of_block > _BLOCK_BYTES_MAX:
+        raise ValueError(f"a block has more than {_BLOCK_BYTES_MAX:,} bytes")
 
 
 def _block(packed: bytes, codec: _Codec) -> bytes:
@@ -136,11 +140,14 @@ def _lz4(packed: bytes) -> bytes:
     """A block of LZ4, which does not say how long it is."""
     found, octets = bytearray(), iter(packed)
     for token in octets:
-        found += bytes(islice(octets, _length(token >> 4, octets)))
+        _check_length(len(found) + (literals := _length(token >> 4, octets)))
+        found += bytes(islice(octets, literals))
         # The last sequence has literals only.
         for low, high in zip(islice(octets, 1), islice(octets, 1), strict=True):
             back = low | high << 8
-            for _ in range(_length(token & 15, octets) + 4):
+            copied = _length(token & 15, octets) + 4
+            _check_length(len(found) + copied)
+            for _ in range(copied):
                 found.append(found[-back])
     return bytes(found)
 

@@ -25,8 +25,8 @@ from onceload_jobs.formats.orc.stripes import StripeFooter, footer_of_stripe, wi
 from onceload_jobs.formats.plain_values import half_even, lists
 from onceload_jobs.formats.records import Indices
 
-#: The time zones of writers whose clock shows UTC; a file of an old writer has none.
-_ZERO = ("", "UTC", "GMT", "Etc/UTC")
+#: The time zones of writers whose clock shows UTC.
+_ZERO = ("UTC", "GMT", "Etc/UTC")
 #: The start of 2015, from which the seconds count.
 EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
 _SECOND = 10**6
@@ -90,6 +90,8 @@ def _with_times(arrow: pa.DataType, read: _Arrays, footer: StripeFooter) -> pa.A
 
 
 def _zone(footer: StripeFooter) -> ZoneInfo | None:
+    if not footer.zone:
+        raise pa.ArrowNotImplementedError("times of a writer that did not store its time zone, as before 2015")
     try:
         return None if footer.zone in _ZERO else ZoneInfo(footer.zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
