@@ -6,18 +6,15 @@ Each of them would spend seconds on the same imports, which are done once here, 
 """
 
 import importlib
+import sys
 
 from airflow.__main__ import main
 
-_MODULES = (
-    "onceload.runs",
-    "onceload_airflow.ingest",
-    "onceload_airflow.lineage",
-    "onceload_jobs.quality.library",
-)
+_OF_FILES = ("onceload_airflow.ingest",)
+_OF_TASKS = (*_OF_FILES, "onceload.runs", "onceload_airflow.lineage", "onceload_jobs.quality.library")
 
 if __name__ == "__main__":
-    for name in _MODULES:
+    for name in _OF_FILES if "dag-processor" in sys.argv else _OF_TASKS:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as missing:

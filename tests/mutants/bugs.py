@@ -3626,9 +3626,7 @@ BUGS = (
         file="spark_jobs/onceload_jobs/formats/orc/arrow.py",
         correct="            _limit(resource.RLIMIT_CPU, int(time.process_time()) + cpu_s_max)\n",
         wrong="",
-        tests=(
-            "tests/unit/sources/test_orc.py::test_a_file_that_never_ends_in_arrow_is_refused_and_the_next_is_read",
-        ),
+        tests=("tests/unit/sources/test_orc.py::test_a_file_that_never_ends_in_arrow_is_refused_and_the_next_is_read",),
     ),
     Bug(
         name="times of ORC without a time zone are taken for UTC",
