@@ -177,6 +177,18 @@ def test_a_logical_type_that_is_not_valid_is_ignored(tmp_path):
     assert values_of(path, Format.AVRO, "text") == ["A"]
 
 
+def test_a_decimal_of_more_digits_than_its_schema_says_is_loaded_if_it_fits_into_its_column(tmp_path):
+    """Some writers do not check it."""
+    path = file_of(tmp_path, CENTS, Decimal("0.65"), Decimal("1234567.89"), Decimal("-1.00"))
+    path.write_bytes(path.read_bytes().replace(b'"precision": 9', b'"precision": 3'))
+
+    (records,) = read_groups(path, Format.AVRO, a="numeric(5,2)")
+
+    assert records.rows.column("a").to_pylist() == [Decimal("0.65"), Decimal("-1.00")]
+    assert [bad.sequence_id for bad in records.bad] == [1]
+    assert values_of(path, Format.AVRO, "jsonb") == ["0.65", "1234567.89", "-1.00"]
+
+
 def test_a_day_beyond_all_calendars_quarantines_only_its_own_record(tmp_path):
     path = file_of(tmp_path, logical("int", "date"), 0, 2**31 - 1)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any
 
@@ -216,8 +216,16 @@ def _to_decimals(schema: Mapping[str, Any]) -> _ToArrow | None:
     if precision > _DECIMAL256_MAX:
         return lambda values: pa.array([None if each is None else f"{_decimal(each, scale):f}" for each in values])
     of_size = pa.decimal128 if precision <= _DECIMAL128_MAX else pa.decimal256
-    arrow = of_size(precision, scale)
-    return lambda values: pa.array([None if each is None else _decimal(each, scale) for each in values], arrow)
+    return partial(_decimals, of_type=of_size(precision, scale))
+
+
+def _decimals(values: list[bytes | None], *, of_type: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:
+    decimals = [None if each is None else _decimal(each, of_type.scale) for each in values]
+    try:
+        return pa.array(decimals, of_type)
+    except pa.ArrowInvalid:
+        # Some writers do not check the precision that they declare. The column of the table decides what fits.
+        return pa.array(decimals, pa.decimal256(_DECIMAL256_MAX, of_type.scale))
 
 
 def _decimal(octets: bytes, scale: int) -> Decimal:
