@@ -10,11 +10,12 @@ RUN apt-get update \
     --add-modules java.se,jdk.charsets,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.management.agent,jdk.naming.dns,jdk.net,jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.zipfs \
  && cp --dereference /etc/ssl/certs/java/cacerts /opt/java/lib/security/cacerts
 WORKDIR /opt/onceload
-COPY requirements/build.txt requirements/image.txt requirements/slim requirements/
+COPY requirements/build.cfg requirements/build.txt requirements/image.txt requirements/slim requirements/
 # pyspark is published as source only, so all packages become wheels here, with the tools of the lock.
 RUN python -m venv tools \
  && tools/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/build.txt \
- && tools/bin/pip wheel --no-cache-dir --no-deps --require-hashes --no-build-isolation --wheel-dir wheels -r requirements/image.txt
+ && DIST_EXTRA_CONFIG=/opt/onceload/requirements/build.cfg \
+    tools/bin/pip wheel --no-cache-dir --no-deps --require-hashes --no-build-isolation --wheel-dir wheels -r requirements/image.txt
 RUN python -m venv --without-pip .venv \
  && tools/bin/pip --python .venv/bin/python install --no-cache-dir --no-index --no-deps wheels/*.whl \
  && bash requirements/slim .venv
