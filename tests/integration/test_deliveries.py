@@ -365,6 +365,19 @@ def test_a_bundle_waits_until_it_is_first_for_all_of_its_files(engine: Engine) -
 
 
 @pytest.mark.parametrize("mode", Mode)
+def test_an_earlier_epoch_of_a_session_gets_no_delivery(engine: Engine, mode: Mode) -> None:
+    twins = Twins(engine, mode, next(numbers))
+    earlier = twins.lives[0]
+    twins.open(0, 0)
+
+    with pytest.raises(SessionFenced):
+        twins.board.take(earlier)
+
+    assert twins.board.take(twins.lives[-1]) is not None
+    assert sorted(state for _, state, *_ in twins._rows()) == ["held", "waiting"]
+
+
+@pytest.mark.parametrize("mode", Mode)
 @settings(
     examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -195,6 +195,33 @@ def test_the_groups_around_a_damaged_one_are_loaded_once(loads):
     assert (counts(loads.load()), loads.rows()) == ((100, 0, 0), list(range(300)))
 
 
+@pytest.mark.parametrize("of_format", [Format.AVRO], indirect=True)
+@pytest.mark.parametrize(("first_byte", "shifted_by"), [(b"\xa8", -16), (b"\x80", -36)])
+def test_rows_that_a_damaged_count_has_shifted_are_not_mixed_with_those_of_the_complete_copy(
+    loads, first_byte, shifted_by
+):
+    """The heads of the blocks are neither at the edges of the file nor in a footer."""
+    whole = write(loads, "a.data", table(0, 300), rows=100)
+    groups = read_whole_file(Format.AVRO, str(loads.folder / "a.data"), size=len(whole)).row_groups
+    head = groups[1].first_byte
+    assert whole[head : head + 2] == b"\xc8\x01"
+    loads.write("a.data", whole[:head] + first_byte + whole[head + 1 :])
+    assert notes(loads.load()) == [("a.data", True)]
+    assert loads.rows("_sequence")[-1] == 299 + shifted_by
+
+    loads.write("a.data", whole)
+    write(loads, "b.data", table(500, 510))
+    # Another process has not seen the damaged file.
+    blocks.read_blocks.cache_clear()
+    report = loads.load()
+
+    assert (report.loaded, notes(report)) == (10, [("a.data", True)])
+    assert "rows of it were loaded under other numbers" in report.notes[0].reason
+    assert loads.load(on_rewrite=OnRewrite.REPLACE, publish=Publish.STAGED).loaded == 300
+    assert loads.rows() == [*range(300), *range(500, 510)]
+    assert loads.load().notes == ()
+
+
 @LONG
 def test_a_change_in_the_middle_is_found_by_verify(loads):
     columns = table(0, _MANY)

@@ -1185,7 +1185,7 @@ BOARD_BUGS = (
         file=BOARD_SQL,
         correct="     WHERE session_id = :session_id AND epoch = :epoch\n       AND EXISTS (",
         wrong="     WHERE session_id = :session_id\n       AND EXISTS (",
-        tests=(f"{OF_BOARD}::test_any_history_is_that_of_the_machine",),
+        tests=(f"{OF_BOARD}::test_an_earlier_epoch_of_a_session_gets_no_delivery",),
     ),
     Bug(
         name="a delivery on the board is tried once too often",
@@ -3634,6 +3634,23 @@ BUGS = (
         correct="    if not footer.zone:\n",
         wrong="    if False:\n",
         tests=("tests/unit/sources/test_orc.py",),
+    ),
+    Bug(
+        name="rows that a damaged count has shifted are mixed with those of the complete copy",
+        file="spark_jobs/onceload_jobs/plan/file_state.py",
+        correct="    if reason is None and not _has_rows_in_place(declared.source, listed, state):\n",
+        wrong="    if False:\n",
+        tests=(
+            "tests/loads/test_typed_formats.py::"
+            "test_rows_that_a_damaged_count_has_shifted_are_not_mixed_with_those_of_the_complete_copy",
+        ),
+    ),
+    Bug(
+        name="a block of Avro whose count became zero is skipped",
+        file="spark_jobs/onceload_jobs/formats/avro/blocks.py",
+        correct="        if not count and length > _EMPTY_BYTES_MAX:\n",
+        wrong="        if False:\n",
+        tests=("tests/unit/sources/test_avro.py",),
     ),
     Bug(
         name="days of the Julian calendar are loaded as other days",

@@ -13,6 +13,7 @@ from onceload_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblanc
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.csv.header import read_header
+from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.declared import Declared, Format, OnRewrite, Source
 from onceload_jobs.read.parts import is_stream
 
@@ -85,6 +86,8 @@ def _state_of(
         # Both ends are equal; only reading all of it could show whether the rest is.
         resemblance = Resemblance.CHANGED
     reason = _REWRITTEN.get(resemblance)
+    if reason is None and not _has_rows_in_place(declared.source, listed, state):
+        reason = _MOVED
     if reason is None:
         continued = _continued(declared.source, listed, state, is_same=resemblance is Resemblance.SAME, sealed=sealed)
         new_etag = None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag))
@@ -115,6 +118,19 @@ def _is_all_read(source: Source, listed: Listed, state: ProducerState) -> bool:
         # A read to the end of a stream records its size; earlier reads may have left holes.
         return state.size == listed.size and state.consumed.is_without_holes
     return listed.size > 0 and state.consumed == SpanSet([Span(0, listed.size)])
+
+
+def _has_rows_in_place(source: Source, listed: Listed, state: ProducerState) -> bool:
+    """Whether what was loaded of a file with numbered rows begins and ends where its row groups do.
+
+    The rows of Avro are counted by the heads of its blocks. If one was damaged, later rows were loaded under wrong
+    numbers, and have others in a complete copy, which has the same first and last bytes.
+    """
+    if not source.format.is_typed or _is_all_read(source, listed, state):
+        return True
+    groups = read_whole_file(source.format, listed.url, size=listed.size).row_groups
+    edges = {0, *(group.end for group in groups)}
+    return all({span.first, span.end} <= edges for span in state.consumed)
 
 
 def _state_of_copy(
@@ -182,6 +198,7 @@ _REWRITTEN = {
 }
 
 
+_MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps of a damaged copy of it"
 _EMPTY = "it is empty now, but rows of it are loaded. They stay, and are compared with it once it has content again"
 _BEGINS_ALIKE = (
     "it is shorter than what was loaded of it and starts with the same bytes, like an upload that has not ended. A new "

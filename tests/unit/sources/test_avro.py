@@ -189,6 +189,22 @@ def test_a_decimal_of_more_digits_than_its_schema_says_is_loaded_if_it_fits_into
     assert values_of(path, Format.AVRO, "jsonb") == ["0.65", "1234567.89", "-1.00"]
 
 
+@pytest.mark.parametrize(
+    ("count", "why"), [(0, "a block without rows has"), (2**62, "more than there can be"), (-1, "is negative")]
+)
+def test_a_block_whose_count_cannot_be_is_refused_before_any_row_has_a_number(tmp_path, count, why):
+    path = file_of(tmp_path, "string", "x" * 100)
+    content = path.read_bytes()
+    head = content.rindex(b"x" * 100) - 5
+    zigzag, varint = (count << 1) ^ (count >> 63), b""
+    while zigzag > 127:
+        varint, zigzag = varint + bytes([zigzag & 127 | 128]), zigzag >> 7
+    path.write_bytes(content[:head] + varint + bytes([zigzag]) + content[head + 1 :])
+
+    with pytest.raises(FileRefused, match=why):
+        read_whole_file(Format.AVRO, str(path), size=path.stat().st_size)
+
+
 def test_a_day_beyond_all_calendars_quarantines_only_its_own_record(tmp_path):
     path = file_of(tmp_path, logical("int", "date"), 0, 2**31 - 1)
 

@@ -89,6 +89,11 @@ def test_a_block_that_unpacks_to_more_than_a_footer_may_have_is_refused_early():
         stripes._lz4(b"\x1fa\x01\x00" + b"\xff" * 2**23)
 
 
+def test_a_block_that_says_it_is_larger_than_a_footer_may_be_takes_no_memory():
+    with pytest.raises(ValueError, match="a block has more than"):
+        stripes._unpacked(b"\x0c\0\0" + b"\xff\xff\xff\xff\x0fa", stripes._Codec.SNAPPY)
+
+
 @pytest.mark.parametrize(
     ("zone", "compression"),
     [
@@ -251,6 +256,7 @@ def test_an_unchanged_footer_is_accepted():
         ((1, 3), "overlaps another stripe"),
         ((1, 2**40), "outside the file"),
         ((3, 10**6), "outside the file"),
+        ((5, 2**62), "more than there can be"),
     ],
 )
 def test_stripes_that_contradict_the_file_are_refused(more, why):

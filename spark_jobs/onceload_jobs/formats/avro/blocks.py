@@ -28,6 +28,10 @@ _SCHEMA, _CODEC = b"avro.schema", b"avro.codec"
 #: A larger entry of a header is a damaged length.
 _ENTRY_BYTES_MAX = 2**24
 _VARINT_BYTES_MAX = 10
+#: What the codecs make of nothing takes at most half of it.
+_EMPTY_BYTES_MAX = 64
+#: No file has so many, and a sum of such counts still is a sequence id.
+_ROWS_MAX = 2**60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +149,12 @@ def _entries(source: _Source) -> Iterator[tuple[bytes, bytes]]:
 def _groups(source: _Source, header: Header, raw: bytes, *, size: int) -> Iterator[RowGroup]:
     first_byte, first, rows, number = source.at, 0, 0, 0
     while source.at < size:
-        rows += source.count()
-        length = source.count()
+        count, length = source.count(), source.count()
+        rows += count
+        if not count and length > _EMPTY_BYTES_MAX:
+            raise DamagedBlock(f"a block without rows has {length} bytes, before byte {source.at}")
+        if rows > _ROWS_MAX:
+            raise DamagedBlock(f"its blocks have {rows} rows, more than there can be")
         if length > size - source.at:
             raise DamagedBlock(f"it ends at byte {size}, in the middle of a block")
         source.skip(length)

@@ -203,7 +203,8 @@ def _found(ask: _Ask, names: list[str], content: bytes) -> tuple[_Answer, bytes]
             case _Ask.ROWS:
                 return _Answer.FOUND, _rows(file, names)
     except MemoryError:
-        return _Answer.UNSUPPORTED, f"a stripe that takes more than {_MEMORY_BYTES_MAX // 2**30} GiB to read".encode()
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        return _Answer.UNSUPPORTED, f"a stripe that takes more than {most / 2**30:.2g} GiB to read".encode()
     except pa.ArrowNotImplementedError as error:
         return _Answer.UNSUPPORTED, str(error).encode()
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:

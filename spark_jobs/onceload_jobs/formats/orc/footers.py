@@ -73,6 +73,10 @@ class Schema:
     kinds: tuple[tuple[int, ...], ...]
 
 
+#: No file has so many, and each has a sequence id.
+_ROWS_MAX = 2**60
+
+
 @lru_cache(maxsize=4)
 def read_row_groups(tail: bytes, *, url: str, size: int) -> tuple[RowGroup, ...]:
     """The stripes with rows, from the last bytes of a file, which must include the whole footer."""
@@ -141,6 +145,8 @@ def _row_groups(described: bytes, *, size: int, bytes_end: int) -> Iterator[RowG
     footer = _footer(described)
     stripes = [fields_of(each) for each in _all_bytes(footer, _Of.FOOTER_STRIPES)]
     rows = [number_of(each, _Of.STRIPE_ROWS) for each in stripes]
+    if sum(rows) > _ROWS_MAX:
+        raise ValueError(f"its stripes have {sum(rows)} rows, more than there can be")
     if sum(rows) != number_of(footer, _Of.FOOTER_ROWS):
         expected = number_of(footer, _Of.FOOTER_ROWS)
         raise ValueError(f"its stripes have {sum(rows)} rows, but its footer says {expected}")

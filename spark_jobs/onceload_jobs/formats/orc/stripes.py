@@ -20,7 +20,7 @@ from onceload_jobs.formats.orc.footers import (
     stripe_of,
     unsupported,
 )
-from onceload_jobs.formats.snappy import unpack_snappy
+from onceload_jobs.formats.snappy import size_of_snappy, unpack_snappy
 
 
 class _Of(IntEnum):
@@ -131,6 +131,7 @@ def _block(packed: bytes, codec: _Codec) -> bytes:
         case _Codec.ZSTD:
             return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read(_BLOCK_BYTES_MAX + 1)
         case _Codec.SNAPPY:
+            _check_length(size_of_snappy(packed))
             return unpack_snappy(packed)
         case _:
             return _lz4(packed)
