@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 
 from onceload.draft.draft import Draft, _read, draft
 from onceload.draft.files import find_files
@@ -74,6 +74,7 @@ OBJECTS = st.dictionaries(KEYS, st.dictionaries(KEYS, SCALARS | NESTED, max_size
 
 @examples(100)
 @given(some=st.lists(st.fixed_dictionaries({"n": st.integers()}, optional={"a": OBJECTS, "l": OBJECTS}), min_size=1))
+@example(some=[{"n": 1, "a": {"b": {"c": 1}}}, {"n": 2, "a": {"b": 5}}])
 def test_a_draft_with_all_paths_that_it_offers_loads_all_records_too(some):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "some.jsonl"
