@@ -217,6 +217,8 @@ def test_rows_that_a_damaged_count_has_shifted_are_not_mixed_with_those_of_the_c
 
     assert (report.loaded, notes(report)) == (10, [("a.data", True)])
     assert "rows of it were loaded under other numbers" in report.notes[0].reason
+    again = loads.load(on_rewrite=OnRewrite.NEW_GENERATION)
+    assert (again.loaded, notes(again)) == (0, [("a.data", True)])
     assert loads.load(on_rewrite=OnRewrite.REPLACE, publish=Publish.STAGED).loaded == 300
     assert loads.rows() == [*range(300), *range(500, 510)]
     assert loads.load().notes == ()

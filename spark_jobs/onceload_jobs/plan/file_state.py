@@ -88,6 +88,8 @@ def _state_of(
     reason = _REWRITTEN.get(resemblance)
     if reason is None and not _has_rows_in_place(declared.source, listed, state):
         reason = _MOVED
+        if declared.on_rewrite is OnRewrite.NEW_GENERATION:
+            return Note(name=listed.name, reason=f"{_MOVED}. {_LOADED_TWICE}", needs_a_person=True)
     if reason is None:
         continued = _continued(declared.source, listed, state, is_same=resemblance is Resemblance.SAME, sealed=sealed)
         new_etag = None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag))
@@ -199,6 +201,9 @@ _REWRITTEN = {
 
 
 _MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps of a damaged copy of it"
+_LOADED_TWICE = (
+    "A new generation would load them a second time, so nothing more of it is loaded. Load it with --only and --replace"
+)
 _EMPTY = "it is empty now, but rows of it are loaded. They stay, and are compared with it once it has content again"
 _BEGINS_ALIKE = (
     "it is shorter than what was loaded of it and starts with the same bytes, like an upload that has not ended. A new "
