@@ -139,7 +139,7 @@ class Pipeline:
 
         The arguments are the options of `onceload load`. `only` names files below the root of the source, or patterns
         of them. A later call with the same `batch` takes over from this one. `on_progress` is called about once a
-        second, from another thread.
+        second, from another thread. A Spark session of the calling program is used, and not stopped.
         Files that cannot be loaded raise no error, because the others are loaded: see `notes` of the report.
         """
         how = _options(self, engine=engine, master=master, spark_options=spark_options)

@@ -27,6 +27,7 @@ from onceload_jobs.batch.pieces import check_kept, staged_pieces
 from onceload_jobs.batch.spool import open_spool, write_file
 from onceload_jobs.batch.stage import open_stage
 from onceload_jobs.batch.transformed import accept, stage_transformed
+from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -66,6 +67,33 @@ def test_a_spark_that_stops_right_after_its_start_is_reported():
 
     with pytest.raises(TasksFailed, match=r"pipeline events.*The master of a cluster might be unreachable"):
         _ = SparkTasks("events", context).slots
+
+
+def test_a_spark_of_the_program_is_used_and_not_stopped(loads, tasks):
+    loads.write("a.jsonl", line(1))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), engine=Engine.SPARK)
+
+    report = load(loads.declared, settings, batch=new_batch())
+
+    assert (report.engine, report.loaded, tasks.slots) == (Engine.SPARK, 1, 2)
+
+
+@STAGED
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"master": "spark://elsewhere:7077"}, "local\\[2,4\\] that runs in this process"),
+        ({"spark_options": {"spark.task.cpus": "2"}}, "no spark_options"),
+    ],
+)
+def test_a_spark_of_the_program_that_is_not_what_was_asked_for_is_refused(loads, tasks, changes, refused):
+    loads.write("a.jsonl", line(1))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), engine=Engine.SPARK, **changes)
+
+    with pytest.raises(SettingRefused, match=refused):
+        load(loads.declared, settings, batch=new_batch())
+
+    assert (loads.rows_or_none(), tasks.slots) == ([], 2)
 
 
 class _WithoutJvm(PySparkException):

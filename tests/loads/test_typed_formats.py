@@ -99,9 +99,11 @@ def test_a_file_of_many_groups_is_loaded_once(loads):
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 @pytest.mark.parametrize("engine", [Engine.LOCAL, pytest.param(Engine.SPARK, marks=LONG)])
-def test_sessions_in_other_processes_load_each_row_once(loads, engine, monkeypatch):
+def test_sessions_in_other_processes_load_each_row_once(loads, engine, request, monkeypatch):
     # Other processes do not have what is patched here.
     monkeypatch.undo()
+    if engine is Engine.SPARK:
+        request.getfixturevalue("tasks")
     columns = {"id": range(20_000), "amount": pa.nulls(20_000, pa.decimal128(12, 2)), "note": ["x" * 100] * 20_000}
     write(loads, "a.data", pa.table(columns), rows=1_000)
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), engine=engine, wait_s=0)

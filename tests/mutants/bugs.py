@@ -2975,6 +2975,13 @@ ENGINE_BUGS = (
         tests=(f"{OF_ROW_GROUPS}::test_no_fixed_session_ends_before_all_row_groups_are_handed_out",),
     ),
     Bug(
+        name="a load stops the Spark of the program that called it",
+        file="spark_jobs/onceload_jobs/work/spark/tasks.py",
+        correct="            yield cls(name, running)\n            return",
+        wrong="            with running:\n                yield cls(name, running)\n            return",
+        tests=("tests/loads/test_spark.py::test_a_spark_of_the_program_is_used_and_not_stopped",),
+    ),
+    Bug(
         name="a Spark that no master answers is reported as a bug of Onceload",
         file="spark_jobs/onceload_jobs/work/spark/tasks.py",
         correct="        except (Py4JError, OSError) as error:\n            # Spark may stop",

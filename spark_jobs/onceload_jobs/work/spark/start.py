@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 
+from onceload_core.errors import SettingRefused
 from onceload_jobs.work.failures import FAILURES_MAX
 
 #: Set by spark-submit for the program that it runs.
@@ -26,6 +27,20 @@ _LOCAL_OPTIONS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+
+
+def running_spark(master: str | None, options: Mapping[str, str]) -> SparkContext | None:
+    """The Spark that the program which calls us has started, as there is only one in a process."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - Python has no public API for this.
+    if context is None:
+        return None
+    theirs = str(context.master)
+    found = f"a session with master {theirs} that runs in this process"
+    if theirs != master and not (master is None and theirs.startswith("local")):
+        raise SettingRefused("Spark", found, f"master={theirs!r}, or a process without that session")
+    if options:
+        raise SettingRefused("Spark", found, "no spark_options (Spark takes them at its start)")
+    return context
 
 
 def start_spark(name: str, master: str | None, options: Mapping[str, str], *, tries: int) -> SparkContext:

@@ -25,7 +25,7 @@ from onceload_jobs.work.failures import TasksFailed
 from onceload_jobs.work.session import work
 from onceload_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
 from onceload_jobs.work.spark.reports import TaskReports, message_of, raise_first, reporting_errors, sql_state_of
-from onceload_jobs.work.spark.start import start_spark
+from onceload_jobs.work.spark.start import running_spark, start_spark
 from onceload_jobs.work.spark.transform import as_declared, for_spark, spark_schema, with_output
 from onceload_jobs.write.find_refused import ROW_REFUSED
 
@@ -50,7 +50,13 @@ class SparkTasks:
     def started(
         cls, name: str, master: str | None, options: Mapping[str, str], *, tries: int = 0
     ) -> "Iterator[SparkTasks]":
-        """Start Spark for one load; it retries a task at least as often as a delivery that kills it."""
+        """Start Spark for one load; it retries a task at least as often as a delivery that kills it.
+
+        A Spark that runs in this process already is used as it is, and not stopped.
+        """
+        if running := running_spark(master, options):
+            yield cls(name, running)
+            return
         try:
             context = start_spark(name, master, options, tries=tries)
         except (PySparkException, Py4JError, OSError) as error:
