@@ -14,6 +14,7 @@ from airflow.sdk import BaseHook
 from onceload.databases import open_database
 from onceload.pipeline import Pipeline
 from onceload.settings import Settings, read_settings
+from onceload_airflow.provider import PLACEHOLDERS, RELABELING
 from onceload_core.errors import CallAgain, OnceloadError, SettingRefused
 from onceload_jobs.files.addresses import is_of_s3, use_access
 
@@ -66,11 +67,7 @@ class OnceloadHook(BaseHook):
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """The fields of the form for a connection."""
-        return {
-            "hidden_fields": [],
-            "relabeling": {"schema": "Database", "extra": "Options of libpq, as JSON"},
-            "placeholders": {"host": "db.example.org", "port": "5432", "extra": '{"sslmode": "verify-full"}'},
-        }
+        return {"hidden_fields": [], "relabeling": RELABELING, "placeholders": PLACEHOLDERS}
 
     def test_connection(self) -> tuple[bool, str]:
         """What the form's button Test shows."""

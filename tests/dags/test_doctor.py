@@ -129,3 +129,15 @@ def test_an_airflow_that_does_not_start_is_reported(airflow, dsn):
 
     assert done.returncode == 2
     assert "expected an Airflow that starts" in done.stderr
+
+
+def test_the_form_of_a_connection_names_its_fields(airflow):
+    program = (
+        "from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService\n"
+        "(form,) = (each for each in HookMetaService.hook_meta_data() if each.connection_type == 'onceload')\n"
+        "print(form.hook_name, form.standard_fields.url_schema.title, form.standard_fields.host.placeholder)"
+    )
+    shown = airflow.python(program)
+
+    assert (shown.returncode, shown.stdout) == (0, "Onceload Database db.example.org\n")
+    assert shown.stderr == ""

@@ -3545,8 +3545,8 @@ BUGS = (
     Bug(
         name="a group of Avro may have fewer rows than its plan found",
         file="spark_jobs/onceload_jobs/formats/avro/rows.py",
-        correct="        if len(records) != rows:\n",
-        wrong="        if len(records) > rows:\n",
+        correct="    if found != rows:\n",
+        wrong="    if found > rows:\n",
         tests=(f"{OF_SOURCES}/test_avro.py::test_blocks_of_another_file_are_not_taken",),
     ),
     Bug(
@@ -3557,11 +3557,25 @@ BUGS = (
         tests=(f"{OF_SOURCES}/test_avro.py::test_a_block_with_a_wrong_snappy_checksum_is_refused",),
     ),
     Bug(
-        name="a small block of Avro may unpack to any size",
+        name="the objects of an Avro block may take any memory",
         file="spark_jobs/onceload_jobs/formats/avro/rows.py",
-        correct="        check_size(url, TIMES_HELD * size)\n",
+        correct="        check_size(url, takes)\n",
         wrong="",
-        tests=(f"{OF_SOURCES}/test_avro.py::test_a_few_bytes_cannot_unfold_to_fill_the_memory",),
+        tests=(f"{OF_SOURCES}/test_avro.py::test_values_take_no_more_memory_than_is_planned_for",),
+    ),
+    Bug(
+        name="the bound of what Avro records take forgets what is inside a list",
+        file="spark_jobs/onceload_jobs/formats/avro/memory.py",
+        correct="times = self.times + (_PLACE_BYTES + self.each) / max(1, self.least)",
+        wrong="times = self.times",
+        tests=(f"{OF_SOURCES}/test_avro.py::test_values_take_no_more_memory_than_is_planned_for",),
+    ),
+    Bug(
+        name="Avro blocks are converted together whatever they take",
+        file="spark_jobs/onceload_jobs/formats/avro/rows.py",
+        correct="if held and held + takes > _HELD_BYTES:",
+        wrong="if False:",
+        tests=(f"{OF_SOURCES}/test_avro.py::test_blocks_are_converted_together_as_far_as_they_fit_into_memory",),
     ),
     Bug(
         name="the second type of an Avro union is read as the first",
@@ -3669,7 +3683,7 @@ BUGS = (
     Bug(
         name="an array in Avro holds any number of values in no byte",
         file="spark_jobs/onceload_jobs/formats/avro/schemas.py",
-        correct="    if items.is_empty:\n",
+        correct="    if not items.held.least:\n",
         wrong="    if False:\n",
         tests=("tests/unit/sources/test_avro.py",),
     ),

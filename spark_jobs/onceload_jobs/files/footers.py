@@ -42,11 +42,17 @@ def orc_postscript(ends: bytes) -> bytes:
     return ends[-1 - ends[-1] : -1]
 
 
+class TooManyValues(ValueError):
+    """A message that may be valid, and would take too long to read."""
+
+
 def fields_of(message: bytes) -> Message:
     """Take a message of Protocol Buffers apart; raises ValueError if it is none."""
     fields: dict[int, list[int | bytes]] = {}
     at = 0
-    while at < len(message):
+    for _ in range(_VALUES_MAX):
+        if at >= len(message):
+            return fields
         key, at = _varint(message, at)
         value: int | bytes
         if key & 7 == _VARINT:
@@ -57,7 +63,7 @@ def fields_of(message: bytes) -> Message:
                 raise ValueError("it ends in the middle of a value")
             value, at = message[at : at + size], at + size
         fields.setdefault(key >> 3, []).append(value)
-    return fields
+    raise TooManyValues(f"a footer with more than {_VALUES_MAX:,} entries")
 
 
 def integers_of(packed: bytes) -> list[int]:
@@ -69,6 +75,8 @@ def integers_of(packed: bytes) -> list[int]:
     return found
 
 
+#: An entry of a footer is a stripe or a column. A file with more is made to take time.
+_VALUES_MAX = 2**18
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
 _VARINT_BYTES_MAX = 10

@@ -5,6 +5,7 @@ import json
 import lzma
 import struct
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,10 @@ import zstandard
 
 from onceload.extras import advice_for
 from onceload_jobs.formats import plain_values
-from onceload_jobs.formats.avro.rows import read_avro
+from onceload_jobs.formats.avro import rows
+from onceload_jobs.formats.avro.blocks import header_of
+from onceload_jobs.formats.avro.rows import read_avro, read_group
+from onceload_jobs.formats.avro.schemas import schema_of
 from onceload_jobs.formats.chunks import FileRefused
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.columns import parse_column
@@ -357,6 +361,61 @@ def test_rows_that_take_no_bytes_cannot_fill_the_memory(tmp_path):
 
     with pytest.raises(FileRefused, match="fit into memory"):
         read_groups(path, Format.AVRO, a="text")
+
+
+ALMOST_EMPTY: dict[str, tuple[object, Callable[[int], object]]] = {
+    "records": ({"type": "array", "items": record(("x", "int"))}, lambda count: [{"x": 1}] * count),
+    "wide": (
+        {"type": "array", "items": record(*((f"x{at}", ["null", "string"]) for at in range(23)))},
+        lambda count: [{}] * (count // 23),
+    ),
+    "integers": ({"type": "array", "items": "long"}, lambda count: [1000] * count),
+    "doubles": ({"type": "array", "items": "double"}, lambda count: [0.5] * count),
+    "texts": ({"type": "array", "items": "string"}, lambda count: ["ab"] * count),
+    "unions": ({"type": "array", "items": ["null", "int", "string"]}, lambda count: [1] * count),
+    "lists": ({"type": "array", "items": {"type": "array", "items": "int"}}, lambda count: [[]] * count),
+    "map": ({"type": "map", "values": "int"}, lambda count: {f"k{at}": 1 for at in range(count)}),
+    "decimals": ({"type": "array", "items": CENTS}, lambda count: [Decimal("0.05")] * count),
+}
+
+
+@pytest.mark.parametrize("case", ALMOST_EMPTY)
+def test_values_take_no_more_memory_than_is_planned_for(tmp_path, case):
+    of_type, values = ALMOST_EMPTY[case]
+    path = file_of(tmp_path, of_type, values(50_000))
+    (part,) = parts_of(path, Format.AVRO)
+    assert part.row_group is not None
+    schema = schema_of(header_of(part.row_group.footer).schema, url=str(path))
+    planned = schema.held.bytes_of(1, len(part.raw))
+
+    def read():
+        return read_group(part, url=str(path), names=["a"], unknown_fields=UnknownFields.IGNORE)
+
+    read()
+    tracemalloc.start()
+    read()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert planned / 10 < most < planned
+    with patch.object(plain_values, "UNFOLDED_BYTES_MAX", 0.9 * planned), pytest.raises(FileRefused, match="memory"):
+        read()
+
+
+def test_blocks_are_converted_together_as_far_as_they_fit_into_memory(tmp_path):
+    path = tmp_path / "a.avro"
+    values = [Decimal(number) for number in range(20)]
+    schema = record(("a", CENTS | {"precision": 20}))
+    content = avro_of(schema, [{"a": each} for each in values], rows=3)
+    # From the fourth block on, values have more digits than the schema allows.
+    path.write_bytes(content.replace(b'"precision": 20', b'"precision":  3'))
+    (part,) = parts_of(path, Format.AVRO)
+    assert part.row_group is not None
+    read_as = schema_of(header_of(part.row_group.footer).schema, url="")
+
+    with patch.object(rows, "_HELD_BYTES", 4_000):
+        assert [len(each) for each in rows._records(part.raw, part.row_group, read_as, url="")] == [6, 6, 6, 2]
+        assert values_of(path, Format.AVRO, "numeric(9,2)") == values
 
 
 def test_a_schema_that_contains_itself_is_refused(tmp_path):

@@ -144,6 +144,13 @@ def test_a_time_zone_that_is_unknown_is_not_called_damaged(tmp_path):
         read_groups(path, Format.ORC, a="timestamp")
 
 
+def test_a_time_zone_that_only_python_knows_is_not_called_damaged(tmp_path):
+    path = in_zone(tmp_path, pa.table({"a": pa.array([10**9], pa.timestamp("s"))}), "Factory")
+
+    with pytest.raises(FileRefused, match=r"'Factory'.*not supported"):
+        read_groups(path, Format.ORC, a="timestamp")
+
+
 def test_times_inside_other_values_are_exact(tmp_path):
     times = pa.array(DAYS, pa.timestamp("us", "UTC"))
     offsets = pa.array([0, 3, 8], pa.int32())
@@ -263,6 +270,19 @@ def test_stripes_that_contradict_the_file_are_refused(more, why):
     assert f"contradicts itself: {why}" in refused(with_footer(changed_stripe(more))) or why in refused(
         with_footer(changed_stripe(more))
     )
+
+
+def test_a_footer_that_would_take_long_to_read_is_refused():
+    content = with_footer(lambda footer: footer + written(3, b"") * 2**18)
+
+    assert "a footer with more than 262,144 entries, which is not supported" in refused(content)
+
+
+def test_a_footer_that_would_fill_the_memory_is_refused():
+    with patch.object(arrow, "_TAIL_BYTES_MAX", 100):
+        kind, why = arrow._found(arrow._Ask.TAIL, [], with_footer(lambda footer: footer + written(999, b"x" * 100)))
+
+    assert (kind, why[:9]) == ("unsupported", b"a footer ")
 
 
 @pytest.mark.parametrize("field", [9, 11])

@@ -183,7 +183,9 @@ def decoding(url: str) -> Iterator[None]:
     with typed_files.decoding(url, kind=KIND):
         try:
             yield
-        except (EOFError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        except RecursionError as error:
+            raise unsupported(url, "values that are nested too deeply") from error
+        except (EOFError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             # The file may have been replaced by one with the same first and last bytes.
             read_blocks.cache_clear()
             raise damaged(url, str(error) or "it ends in the middle of a value") from error

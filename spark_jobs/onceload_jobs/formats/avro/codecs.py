@@ -14,15 +14,15 @@ from onceload_jobs.formats.plain_values import check_size
 from onceload_jobs.formats.snappy import size_of_snappy, unpack_snappy
 
 #: A block is held twice while it is decoded: its decompressed bytes, and the Avro array that is made of them.
-TIMES_HELD = 2
+_TIMES_HELD = 2
 
 
 def unpack(packed: bytes, codec: str, *, url: str) -> bytes:
     if codec not in _CODECS:
         raise unsupported(url, f"the codec {codec!r}")
-    size_max = plain_values.UNFOLDED_BYTES_MAX // TIMES_HELD
+    size_max = plain_values.UNFOLDED_BYTES_MAX // _TIMES_HELD
     if codec == "snappy":
-        check_size(url, TIMES_HELD * size_of_snappy(packed))
+        check_size(url, _TIMES_HELD * size_of_snappy(packed))
     try:
         return _CODECS[codec](packed, size_max)
     except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError) as error:

@@ -8,7 +8,7 @@ union as a record.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import lru_cache, partial
 from itertools import count
@@ -19,6 +19,7 @@ import pyarrow as pa
 from fastavro import parse_schema
 
 from onceload_jobs.formats.avro.blocks import damaged, unsupported
+from onceload_jobs.formats.avro.memory import Held, of_record, of_union
 from onceload_jobs.formats.plain_values import plain
 
 _ToArrow = Callable[[list[Any]], pa.Array]
@@ -35,9 +36,8 @@ class AvroType:
     read_as: Any
     #: Makes an array of the values that fastavro returned.
     to_arrow: _ToArrow
+    held: Held
     is_nullable: bool = False
-    #: No byte of the file stands for a value.
-    is_empty: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,8 @@ class Schema:
     fields: tuple[Field, ...]
     #: A list of the records of a file, for fastavro.
     of_records: Any
+    #: What a record takes.
+    held: Held
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +84,7 @@ def _schema(schema: Any) -> Schema:  # noqa: ANN401 - any JSON.
     types = _Types()
     record = types.of(schema, "")
     of_records = parse_schema({"type": "array", "items": record.read_as})
-    return Schema(fields=types.fields[record.read_as["name"]], of_records=of_records)
+    return Schema(fields=types.fields[record.read_as["name"]], of_records=of_records, held=record.held)
 
 
 @dataclass
@@ -141,7 +143,8 @@ class _Types:
         is_nullable = len(others) < len(branches)
         if len(others) == 1:
             read_as = [of_type.read_as for _, of_type in branches]
-            return AvroType(read_as=read_as, to_arrow=others[0].to_arrow, is_nullable=is_nullable)
+            held = of_union([others[0].held])
+            return AvroType(read_as=read_as, to_arrow=others[0].to_arrow, held=held, is_nullable=is_nullable)
         named = [(f"b{at}", schema, of_type) for at, (schema, of_type) in enumerate(branches)]
         return AvroType(
             read_as=[
@@ -149,6 +152,7 @@ class _Types:
                 for name, schema, of_type in named
             ],
             to_arrow=_to_union({name: of_type.to_arrow for name, schema, of_type in named if not _is_null(schema)}),
+            held=of_union(of_record([of_type.held]) for of_type in others),
             is_nullable=is_nullable,
         )
 
@@ -201,7 +205,18 @@ def _primitive(kind: str, schema: Mapping[str, Any]) -> AvroType:
     to_arrow = _LOGICAL.get((kind, str(schema.get("logicalType"))), to_arrow)
     if kind == "bytes":
         to_arrow = _to_decimals(schema) or to_arrow
-    return AvroType(read_as=read_as, to_arrow=to_arrow, is_nullable=kind == "null", is_empty=kind == "null")
+    return AvroType(read_as=read_as, to_arrow=to_arrow, held=_HELD.get(kind, _SCALAR), is_nullable=kind == "null")
+
+
+#: Objects of Python, and of bytes also the decimal that is made of them.
+_SCALAR, _OCTETS = Held(each=32), Held(each=200, times=4)
+_HELD = {
+    "null": Held(each=0, least=0),
+    "float": Held(each=24, least=4),
+    "double": Held(each=24, least=8),
+    "bytes": _OCTETS,
+    "string": Held(each=40, times=3),
+}
 
 
 def _to_decimals(schema: Mapping[str, Any]) -> _ToArrow | None:
@@ -214,7 +229,9 @@ def _to_decimals(schema: Mapping[str, Any]) -> _ToArrow | None:
     if precision > _DIGITS_MAX:
         raise _Unsupported(f"a decimal of more than {_DIGITS_MAX:,} digits")
     if precision > _DECIMAL256_MAX:
-        return lambda values: pa.array([None if each is None else f"{_decimal(each, scale):f}" for each in values])
+        return lambda values: pa.array(
+            [None if each is None else f"{_decimal(each, scale):f}" for each in values], pa.string()
+        )
     of_size = pa.decimal128 if precision <= _DECIMAL128_MAX else pa.decimal256
     return partial(_decimals, of_type=of_size(precision, scale))
 
@@ -243,7 +260,7 @@ def _enum(symbols: Sequence[str]) -> AvroType:
             raise ValueError("an enum value is not one of its symbols")
         return pa.array([None if each is None else symbols[each] for each in values], pa.string())
 
-    return AvroType(read_as="int", to_arrow=to_arrow)
+    return AvroType(read_as="int", to_arrow=to_arrow, held=_SCALAR)
 
 
 def _fixed(schema: Mapping[str, Any], *, name: str) -> AvroType:
@@ -252,23 +269,24 @@ def _fixed(schema: Mapping[str, Any], *, name: str) -> AvroType:
     return AvroType(
         read_as={"type": "fixed", "name": name, "size": size},
         to_arrow=_to_decimals(schema) or (lambda values: pa.array(values, arrow)),
-        is_empty=size == 0,
+        held=replace(_OCTETS, least=size),
     )
 
 
 def _list_of(items: AvroType) -> AvroType:
-    if items.is_empty:
+    if not items.held.least:
         raise _Unsupported("an array of values without a byte")
 
     def to_arrow(values: list[list[Any] | None]) -> pa.Array:
         elements = items.to_arrow([each for value in values for each in value or ()])
         return pa.ListArray.from_arrays(_offsets(values), elements, mask=_nulls(values))
 
-    return AvroType(read_as={"type": "array", "items": items.read_as}, to_arrow=to_arrow)
+    read_as = {"type": "array", "items": items.read_as}
+    return AvroType(read_as=read_as, to_arrow=to_arrow, held=items.held.as_items)
 
 
 def _map_of(items: AvroType, *, name: str) -> AvroType:
-    text = _PRIMITIVES["string"]
+    text, held_text = _PRIMITIVES["string"], _HELD["string"]
 
     def to_arrow(values: list[list[dict[str, Any]] | None]) -> pa.Array:
         entries = [each for value in values for each in value or ()]
@@ -276,7 +294,8 @@ def _map_of(items: AvroType, *, name: str) -> AvroType:
         return pa.MapArray.from_arrays(_offsets(values), keys, held, mask=_nulls(values))
 
     entry = _record_as(name, {"key": text[0], "value": items.read_as})
-    return AvroType(read_as={"type": "array", "items": entry}, to_arrow=to_arrow)
+    held = of_record([held_text, items.held]).as_items
+    return AvroType(read_as={"type": "array", "items": entry}, to_arrow=to_arrow, held=held)
 
 
 def _record(fields: Sequence[Field], *, name: str) -> AvroType:
@@ -287,7 +306,7 @@ def _record(fields: Sequence[Field], *, name: str) -> AvroType:
         return pa.StructArray.from_arrays(arrays, [each.name for each in fields], mask=_nulls(values))
 
     read_as = _record_as(name, {each.key: each.type.read_as for each in fields})
-    return AvroType(read_as=read_as, to_arrow=to_arrow, is_empty=all(each.type.is_empty for each in fields))
+    return AvroType(read_as=read_as, to_arrow=to_arrow, held=of_record(each.type.held for each in fields))
 
 
 def _to_union(branches: Mapping[str, _ToArrow]) -> _ToArrow:

@@ -26,6 +26,8 @@ _SIZE_BYTES = 8
 _READY = b"+"
 #: A few bytes of a file may stand for any number of values.
 _MEMORY_BYTES_MAX = 8 * 2**30
+#: Unpacked. The process that asks has no limit of its memory.
+_TAIL_BYTES_MAX = 2**24
 #: A stripe of gigabytes takes a minute. A damaged one might never end, even after the load was killed.
 _CPU_S_MAX = 600
 #: How long a process that closed its pipe may take to end.
@@ -197,7 +199,7 @@ def _found(ask: _Ask, names: list[str], content: bytes) -> tuple[_Answer, bytes]
         file = orc.ORCFile(pa.BufferReader(content))
         match ask:
             case _Ask.TAIL:
-                return _Answer.FOUND, bytes(file.reader.serialized_file_tail())
+                return _Answer.FOUND, _tail(file)
             case _Ask.SCHEMA:
                 return _Answer.FOUND, file.schema.serialize().to_pybytes()
             case _Ask.ROWS:
@@ -209,6 +211,13 @@ def _found(ask: _Ask, names: list[str], content: bytes) -> tuple[_Answer, bytes]
         return _Answer.UNSUPPORTED, str(error).encode()
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         return _Answer.DAMAGED, str(error).encode()
+
+
+def _tail(file: orc.ORCFile) -> bytes:
+    tail = bytes(file.reader.serialized_file_tail())
+    if len(tail) > _TAIL_BYTES_MAX:
+        raise pa.ArrowNotImplementedError(f"a footer of {len(tail):,} bytes")
+    return tail
 
 
 def _rows(file: orc.ORCFile, names: list[str]) -> bytes:

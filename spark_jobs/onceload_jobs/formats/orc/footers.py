@@ -10,7 +10,16 @@ from enum import IntEnum
 from functools import lru_cache, partial
 from itertools import pairwise
 
-from onceload_jobs.files.footers import ORC, Message, fields_of, footer_bytes, integers_of, orc_postscript, written
+from onceload_jobs.files.footers import (
+    ORC,
+    Message,
+    TooManyValues,
+    fields_of,
+    footer_bytes,
+    integers_of,
+    orc_postscript,
+    written,
+)
 from onceload_jobs.formats import typed_files
 from onceload_jobs.formats.chunks import RowGroup
 from onceload_jobs.formats.orc.arrow import read_tail
@@ -96,6 +105,8 @@ def read_names(tail: bytes, *, url: str) -> tuple[str, ...]:
 def _reading(url: str) -> Iterator[None]:
     try:
         yield
+    except TooManyValues as error:
+        raise unsupported(url, str(error)) from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise damaged(url, f"its footer contradicts itself: {error}") from error
 

@@ -102,7 +102,11 @@ def _shown_by_clock(moments: Indices, zone: ZoneInfo) -> Indices:
     """Refuse times before a zone had an official time, because its writers may have taken the later one."""
     if _local(int(moments.min(initial=_LATE_S)), zone).tzname() == "LMT":
         raise pa.ArrowNotImplementedError(f"times before the time zone {zone.key!r} was defined")
-    shown: Indices = pc.local_timestamp(pa.array(moments).cast(pa.timestamp("s", zone.key))).cast(pa.int64()).to_numpy()
+    try:
+        in_zone = pa.array(moments).cast(pa.timestamp("s", zone.key))
+        shown: Indices = pc.local_timestamp(in_zone).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowNotImplementedError(f"times of a time zone that Arrow does not know, {zone.key!r}") from error
     # Arrow ignores daylight saving time from 2038 on.
     late = moments >= _LATE_S
     found, places = np.unique(moments[late], return_inverse=True)
