@@ -14,7 +14,7 @@ from onceload_core.errors import SessionFenced
 from onceload_core.names import Batch, Position
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit, CommitStep, Session
-from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.commit import SQL, get_pipeline
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.sessions import open_session, session_of
@@ -193,3 +193,21 @@ def rows_in(engine: Engine) -> int:
 
 def pipeline_id_of(connection: Connection) -> int:
     return int(get_pipeline(connection, "events").pipeline_id)
+
+
+def test_a_worker_needs_one_connection(dsn: str, ledger: PostgresLedger) -> None:
+    """One that looked up its pipeline inside another transaction would need two."""
+    opened: list[object] = []
+    engine = connect(LedgerSettings(dsn=dsn))
+    event.listen(engine, "connect", lambda *connected: opened.append(connected))
+    board = PostgresDeliveries(engine, "events", RULES)
+
+    session = board.open_session(session_of(BATCH, "loader"))
+    assert session is not None
+    assert board.take(session) is None
+    board.renew(session)
+    board.close_session(session)
+    board.end_batch(BATCH, reason=None)
+
+    engine.dispose()
+    assert len(opened) == 1

@@ -2975,6 +2975,13 @@ ENGINE_BUGS = (
         tests=(f"{OF_ROW_GROUPS}::test_no_fixed_session_ends_before_all_row_groups_are_handed_out",),
     ),
     Bug(
+        name="a worker holds one connection while it opens another",
+        file="dedup_core/onceload_core/postgres/deliveries.py",
+        correct="        _ = self._pipeline_id\n",
+        wrong="",
+        tests=("tests/integration/test_takeovers.py::test_a_worker_needs_one_connection",),
+    ),
+    Bug(
         name="a load stops the Spark of the program that called it",
         file="spark_jobs/onceload_jobs/work/spark/tasks.py",
         correct="            yield cls(name, running)\n            return",

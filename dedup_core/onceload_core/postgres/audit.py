@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from onceload_core.declaration import Declaration
 from onceload_core.names import Position, ProducerId, Version
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import Record, array, on_table, statements, translated
+from onceload_core.postgres.connection import Record, array, on_table, statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
 from onceload_core.spans import SpanSet
 
@@ -304,7 +304,7 @@ def files_up_to(engine: Engine, pipeline: str, position: Position) -> Iterator[F
     """Every generation of every file. No transaction stays open while the caller handles a page."""
     after = ProducerId(0)
     while True:
-        with translated(pipeline=pipeline, doing="reading receipts"), engine.begin() as connection:
+        with transaction(engine, pipeline, doing="reading receipts") as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
             page = _page(connection, pipeline_id, up_to=position, after=after)
         yield from page

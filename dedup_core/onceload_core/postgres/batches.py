@@ -20,7 +20,7 @@ from onceload_core.events import event
 from onceload_core.names import Batch, DeliveryId, Epoch, Position, SessionName, Version
 from onceload_core.ports import Claim, Session
 from onceload_core.postgres.commit import get_pipeline, holder_binds
-from onceload_core.postgres.connection import array, statements, translated
+from onceload_core.postgres.connection import array, statements, transaction, translated
 from onceload_core.postgres.sessions import session_of
 
 SQL = statements("batches.sql")
@@ -100,7 +100,7 @@ class PostgresBatches:
     def keep(self, claim: Claim, *, stage: str) -> None:
         """Pass the planner's claim to the batch, or extend its lease."""
         binds = {**holder_binds(claim), "stage": stage, "lease_s": STAGE_KEPT_S}
-        with translated(pipeline=self._pipeline, doing="keeping a batch"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="keeping a batch") as connection:
             if connection.execute(SQL["keep_stage"], binds).rowcount != 1:
                 session = claim.session
                 raise DeliveryTakenAway(
@@ -110,7 +110,7 @@ class PostgresBatches:
     def find(self, batch: Batch, *, asked: str | None = None) -> KeptBatch | None:
         """A staged batch, and the result of its last audit with the same expectations."""
         binds = {**self._binds(batch), "asked": asked}
-        with translated(pipeline=self._pipeline, doing="looking for a batch"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="looking for a batch") as connection:
             row = connection.execute(SQL["kept_batch"], binds).one_or_none()
         if row is None:
             return None
@@ -123,13 +123,13 @@ class PostgresBatches:
 
     def published_at(self, batch: Batch) -> Position | None:
         """The position at which the last run of a batch was published, if it was."""
-        with translated(pipeline=self._pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="reading the ledger") as connection:
             position = connection.execute(SQL["published_at"], self._binds(batch)).scalar_one()
         return None if position is None else Position(position)
 
     def is_held(self, batch: Batch) -> bool:
         """Whether an earlier run of the same batch holds a claim, staged or not."""
-        with translated(pipeline=self._pipeline, doing="looking for a batch"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="looking for a batch") as connection:
             return bool(connection.execute(SQL["is_held"], self._binds(batch)).scalar_one())
 
     @contextmanager
@@ -148,7 +148,7 @@ class PostgresBatches:
     def give_up(self, kept: KeptBatch) -> None:
         """Release a batch, so that the next load plans the same records again."""
         binds = holder_binds(kept.claim)
-        with translated(pipeline=self._pipeline, doing="giving up a batch"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="giving up a batch") as connection:
             batch = connection.execute(SQL["give_up"], binds).scalar_one_or_none()
         if batch is not None:
             event("batch_given_up", pipeline=self._pipeline, batch=batch, stage=kept.stage)
@@ -156,7 +156,7 @@ class PostgresBatches:
     def drop_evidence(self, batch: Batch) -> tuple[str, ...]:
         """Stop keeping the stages of failed audits, and return them."""
         binds = {"pipeline": self._pipeline, "batch": batch}
-        with translated(pipeline=self._pipeline, doing="giving up a batch"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="giving up a batch") as connection:
             stages = tuple(connection.execute(SQL["drop_evidence"], binds).scalars())
         for stage in stages:
             event("audited_rows_given_up", pipeline=self._pipeline, batch=batch, stage=stage)
@@ -164,7 +164,7 @@ class PostgresBatches:
 
     def record(self, audit: Audit, *, kept_s: float) -> None:
         """Record the result of an audit. Each pipeline keeps the stage of its last failed audit for a while."""
-        with translated(pipeline=self._pipeline, doing="recording an audit"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="recording an audit") as connection:
             pipeline_id = get_pipeline(connection, self._pipeline).pipeline_id
             binds = {
                 "pipeline_id": pipeline_id,

@@ -10,14 +10,14 @@ from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import DeliveryId
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres.connection import statements, transaction
 
 SQL = statements("by_hand.sql")
 
 
 def list_deliveries(engine: Engine, pipeline: str, *, state: State | None, at_most: int) -> list[dict[str, object]]:
     """The deliveries of a pipeline, the oldest first."""
-    with translated(pipeline=pipeline, doing="reading deliveries"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="reading deliveries") as connection:
         binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "state": state, "at_most": at_most}
         return [dict(row) for row in connection.execute(SQL["list_deliveries"], binds).mappings()]
 
@@ -33,7 +33,7 @@ class Described:
 
 def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Described:
     """Read everything known of one delivery: its spans, and each failed try."""
-    with translated(pipeline="(any)", doing="reading a delivery"), engine.begin() as connection:
+    with transaction(engine, "(any)", doing="reading a delivery") as connection:
         binds = {"delivery_id": delivery_id, "at_most": at_most}
         found = _get(connection, delivery_id)
         del found["parent_id"]
@@ -56,7 +56,7 @@ def abandon(engine: Engine, pipeline: str, delivery_id: DeliveryId) -> None:
 
 def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, change: Event) -> dict[str, Any]:
     """Return the delivery as it was before."""
-    with translated(pipeline=pipeline, doing="changing a delivery"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="changing a delivery") as connection:
         row = _get(connection, delivery_id, and_then="FOR UPDATE OF delivery")
         next_state(State(row["state"]), change)
         if row["parent_id"] is not None:

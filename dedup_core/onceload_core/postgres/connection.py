@@ -204,6 +204,13 @@ def translated(*, pipeline: str, doing: str) -> Iterator[None]:
         raise ours from error
 
 
+@contextmanager
+def transaction(engine: Engine, pipeline: str, *, doing: str) -> Iterator[Connection]:
+    """A transaction whose errors say what was done."""
+    with translated(pipeline=pipeline, doing=doing), engine.begin() as connection:
+        yield connection
+
+
 def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
     code, constraint, reason = sqlstate(error), _constraint(error), first_line(error)
     if constraint == "pipeline_keeps_to_producers_max":

@@ -7,6 +7,7 @@ commit of a load, which is never lost, ends a delivery.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -20,7 +21,7 @@ from onceload_core.events import event
 from onceload_core.names import Batch, DeliveryId, Epoch, SessionName, Version
 from onceload_core.ports import Claim, Session, check_name
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import array, translated
+from onceload_core.postgres.connection import array, transaction, translated
 from onceload_core.postgres.handing import (
     REASON_MAX,
     SQL,
@@ -82,7 +83,7 @@ class PostgresDeliveries:
 
     def offer(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
         """Turn a claim into deliveries that any session may take. This ends the claim."""
-        with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
+        with self._doing("offering deliveries") as connection:
             offer(connection, self._pipeline_id, claim, offers, batch=batch, rules=self.rules)
 
     def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
@@ -90,23 +91,23 @@ class PostgresDeliveries:
 
         The claim still covers all of it.
         """
-        with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
+        with self._doing("offering deliveries") as connection:
             offer_batch(connection, self._pipeline_id, claim, offers, batch=batch)
 
     def adopt_strays(self) -> None:
         """In mode session: move deliveries of sessions that no longer exist to the first session."""
-        with translated(pipeline=self._pipeline, doing="reassigning deliveries"), self._engine.begin() as connection:
+        with self._doing("reassigning deliveries") as connection:
             adopt_strays(connection, self._pipeline_id, rules=self.rules)
 
     def dead_of(self, claim: Claim) -> tuple[Dead, ...]:
         """The dead letters of a batch."""
-        with translated(pipeline=self._pipeline, doing="reading dead letters"), self._engine.begin() as connection:
+        with self._doing("reading dead letters") as connection:
             rows = connection.execute(SQL["dead_of"], {"delivery_id": claim.delivery_id}).all()
         return tuple(Dead(work=row.work, tries=row.tries, reason=row.reason or "") for row in rows)
 
     def detach_dead_letters(self, claim: Claim) -> None:
         """Detach the dead letters of a batch from it, so that they outlive it."""
-        with translated(pipeline=self._pipeline, doing="keeping dead letters"), self._engine.begin() as connection:
+        with self._doing("keeping dead letters") as connection:
             connection.execute(SQL["detach_dead_letters"], {"delivery_id": claim.delivery_id})
 
     def end_batch(self, batch: Batch, *, reason: str | None, life: Session | None = None) -> None:
@@ -114,7 +115,7 @@ class PostgresDeliveries:
 
         With a session of its planner, only if that is the latest epoch: a later one has sessions of its own.
         """
-        with translated(pipeline=self._pipeline, doing="ending sessions"), self._engine.begin() as connection:
+        with self._doing("ending sessions") as connection:
             if life is not None and not lock_if_latest(connection, self._pipeline_id, life):
                 return
             fallen = end_sessions_of(connection, self._pipeline_id, batch, rules=self.rules, reason=reason)
@@ -123,20 +124,20 @@ class PostgresDeliveries:
     def open_work(self, batch: Batch, *, is_staged: bool, session: SessionName | None = None) -> OpenWork:
         """The deliveries that wait or are held, and whether any is of this batch or for this session."""
         binds = {"pipeline_id": self._pipeline_id, "batch": batch, "is_staged": is_staged, "session": session}
-        with translated(pipeline=self._pipeline, doing="reading deliveries"), self._engine.begin() as connection:
+        with self._doing("reading deliveries") as connection:
             row = connection.execute(SQL["open_deliveries"], binds).one()
         return OpenWork(count=row.all, waiting=row.waiting, of_batch=row.of_batch, of_session=row.of_session)
 
     def is_being_planned(self) -> bool:
         """Whether a planner holds a claim that is not offered yet."""
-        with translated(pipeline=self._pipeline, doing="looking for planners"), self._engine.begin() as connection:
+        with self._doing("looking for planners") as connection:
             return bool(connection.execute(SQL["is_being_planned"], {"pipeline_id": self._pipeline_id}).scalar_one())
 
     def holders(self) -> Mapping[str, datetime]:
         """Some of the sessions that hold deliveries, and their deadlines."""
-        with translated(pipeline=self._pipeline, doing="reading deliveries"), self._engine.begin() as connection:
-            rows = connection.execute(SQL["holders"], {"pipeline_id": self._pipeline_id})
-            return {row.name: row.deadline_at for row in rows}
+        with self._doing("reading deliveries") as connection:
+            rows = connection.execute(SQL["holders"], {"pipeline_id": self._pipeline_id}).all()
+        return {row.name: row.deadline_at for row in rows}
 
     # For workers.
 
@@ -146,8 +147,8 @@ class PostgresDeliveries:
         The default version is the one in force.
         """
         check_name("session", name)
-        with translated(pipeline=self._pipeline, doing="opening a session"), self._engine.begin() as connection:
-            version = self._checked(connection, version)
+        with self._doing("opening a session") as connection:
+            version = _checked(connection, self._pipeline, self._pipeline_id, version)
             opened = open_session(connection, self._pipeline_id, name, rules=self.rules, waits=waits)
             if opened is None:
                 return None
@@ -158,16 +159,9 @@ class PostgresDeliveries:
         log_opened(session)
         return session
 
-    def _checked(self, connection: Connection, version: Version | None) -> Version:
-        """The version in force. Any other one is refused."""
-        in_force: Version = connection.execute(SQL["version"], {"pipeline_id": self._pipeline_id}).scalar_one()
-        if version is not None:
-            refuse_other_version(self._pipeline, version, in_force)
-        return in_force
-
     def renew(self, session: Session) -> None:
         """Heartbeat: extend the lease of a session and the deadlines of its deliveries."""
-        with translated(pipeline=self._pipeline, doing="renewing a lease"), self._engine.begin() as connection:
+        with self._doing("renewing a lease") as connection:
             connection.execute(SQL["without_flush"])
             binds = self._lease(session)
             if connection.execute(SQL["move_lease"], binds).rowcount != 1:
@@ -183,7 +177,7 @@ class PostgresDeliveries:
         self._give_back(session, and_then="move_lease")
 
     def _give_back(self, session: Session, *, and_then: str) -> None:
-        with translated(pipeline=self._pipeline, doing="returning deliveries"), self._engine.begin() as connection:
+        with self._doing("returning deliveries") as connection:
             binds = self._lease(session)
             # The first statement checks that this is the latest epoch.
             if connection.execute(SQL[and_then], binds).rowcount == 1:
@@ -204,7 +198,7 @@ class PostgresDeliveries:
             alone = connection.execution_options(isolation_level="AUTOCOMMIT")
             row = alone.execute(statement, binds).one_or_none()
             if row is None:
-                self._checked(alone, session.version)
+                _checked(alone, self._pipeline, self._pipeline_id, session.version)
         if row is None:
             raise SessionFenced(self._pipeline, session.name, session.epoch)
         if row.delivery_id is None:
@@ -216,13 +210,13 @@ class PostgresDeliveries:
 
     def stage(self, handed: Handed) -> None:
         """Mark a delivery as completely staged."""
-        with translated(pipeline=self._pipeline, doing="staging a delivery"), self._engine.begin() as connection:
+        with self._doing("staging a delivery") as connection:
             if connection.execute(SQL["stage"], self._hand(handed)).rowcount != 1:
                 raise taken_away(handed.claim)
 
     def note(self, handed: Handed, work: str) -> None:
         """Record the progress for the next worker, in case this one is lost."""
-        with translated(pipeline=self._pipeline, doing="recording progress"), self._engine.begin() as connection:
+        with self._doing("recording progress") as connection:
             connection.execute(SQL["without_flush"])
             if connection.execute(SQL["note"], {**self._hand(handed), "work": work}).rowcount != 1:
                 raise taken_away(handed.claim)
@@ -230,7 +224,7 @@ class PostgresDeliveries:
     def part_with(self, handed: Handed, part: Offer, *, rest: str, tries: int, reason: str) -> None:
         """Turn a part of a delivery into a dead letter. The rest stays held, with a new number of tries."""
         binds = self._hand(handed) | _parting(part, handed, self.rules, reason) | {"rest": rest, "tries": tries}
-        with translated(pipeline=self._pipeline, doing="adding a dead letter"), self._engine.begin() as connection:
+        with self._doing("adding a dead letter") as connection:
             delivery_id = connection.execute(SQL["part_with"], binds).scalar_one_or_none()
             if delivery_id is None:
                 raise taken_away(handed.claim)
@@ -238,7 +232,7 @@ class PostgresDeliveries:
 
     def nack(self, handed: Handed, reason: str) -> None:
         """Return a failed delivery, to be delivered again at once."""
-        with translated(pipeline=self._pipeline, doing="returning a delivery"), self._engine.begin() as connection:
+        with self._doing("returning a delivery") as connection:
             binds = self._hand(handed)
             fallen = fall_back(connection, self._pipeline_id, "which_one", rules=self.rules, reason=reason, **binds)
             if not fallen:
@@ -249,16 +243,21 @@ class PostgresDeliveries:
         """Expire the deliveries whose deadline has passed, except those of fixed sessions."""
         # Batches that are published at once have no fixed sessions.
         which = "which_late_strays" if self.rules.mode is Mode.SESSION and not is_staged else "which_late"
-        with translated(pipeline=self._pipeline, doing="expiring deliveries"), self._engine.begin() as connection:
+        with self._doing("expiring deliveries") as connection:
             connection.execute(SQL["without_flush"])
             names = array(self.rules.names)
             fallen = fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=_EXPIRED, names=names)
         log_dead(self._pipeline, fallen)
         return len(fallen)
 
+    def _doing(self, what: str) -> AbstractContextManager[Connection]:
+        """A transaction. The pipeline is looked up before it: inside, that would take a second connection."""
+        _ = self._pipeline_id
+        return transaction(self._engine, self._pipeline, doing=what)
+
     @cached_property
     def _pipeline_id(self) -> int:
-        with translated(pipeline=self._pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, self._pipeline, doing="reading the ledger") as connection:
             return int(get_pipeline(connection, self._pipeline).pipeline_id)
 
     def _lease(self, session: Session) -> dict[str, object]:
@@ -269,6 +268,14 @@ class PostgresDeliveries:
 
     def _hand(self, handed: Handed) -> dict[str, object]:
         return {"delivery_id": handed.id, **self._life(handed.claim.session)}
+
+
+def _checked(connection: Connection, pipeline: str, pipeline_id: int, version: Version | None) -> Version:
+    """The version in force. Any other one is refused."""
+    in_force: Version = connection.execute(SQL["version"], {"pipeline_id": pipeline_id}).scalar_one()
+    if version is not None:
+        refuse_other_version(pipeline, version, in_force)
+    return in_force
 
 
 _EXPIRED = "its deadline passed without a heartbeat from its session"

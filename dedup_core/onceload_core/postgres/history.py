@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine
 
 from onceload_core.names import Position, ProducerId
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres.connection import statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
 from onceload_core.replay import Condition, EntryKind
 from onceload_core.spans import SpanSet
@@ -125,6 +125,6 @@ def _claims(connection: Connection, binds: dict[str, object]) -> tuple[ClaimedSp
 
 def names_of(engine: Engine, pipeline: str) -> tuple[str, ...]:
     """The names of a pipeline's producers, up to a limit."""
-    with translated(pipeline=pipeline, doing="reading names"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="reading names") as connection:
         binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "at_most": _NAMES_MAX}
         return tuple(connection.execute(SQL["names"], binds).scalars())

@@ -42,7 +42,7 @@ from onceload_core.postgres.commit import (
     run_settlement_steps,
     run_steps,
 )
-from onceload_core.postgres.connection import at_once, translated
+from onceload_core.postgres.connection import at_once, transaction, translated
 from onceload_core.postgres.declaring import declare, find_version
 from onceload_core.postgres.rows import page_of_entries, state_in
 from onceload_core.postgres.sessions import log_opened
@@ -90,39 +90,39 @@ class PostgresLedger:
 
     def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
         """Register a pipeline, or take a new version of its declaration. Work of earlier versions is dropped."""
-        with translated(pipeline=pipeline.name, doing="declaring a pipeline"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline.name, doing="declaring a pipeline") as connection:
             return declare(connection, pipeline, version=version)
 
     def find_version(self, pipeline: Pipeline) -> Version | None:
         """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
-        with translated(pipeline=pipeline.name, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline.name, doing="reading the ledger") as connection:
             return find_version(connection, pipeline)
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Return the producer id of each (name, generation). New producers have consumed nothing."""
         check_producers(names)
-        with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="registering producers") as connection:
             return producers.register(connection, pipeline, names)
 
     def register_all(self, pipeline: str, table: str, *, generation: int) -> None:
         """Register each `name` of a table on the server, which holds each name once."""
-        with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="registering producers") as connection:
             producers.register_all(connection, pipeline, table, generation=generation)
 
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
         """The latest generation of each registered name, with the claims of all sessions."""
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return producers.find(connection, pipeline, names)
 
     def outlook(self, pipeline: str) -> Outlook:
         """The position of the ledger, and the producers that any session is loading."""
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return claims.outlook(connection, get_pipeline(connection, pipeline), asking=producers.NO_SESSION)
 
     def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
         """Start a new epoch of a session. From now on, calls of earlier epochs are refused."""
         check_name("session", name)
-        with translated(pipeline=pipeline, doing="opening a session"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="opening a session") as connection:
             found = get_pipeline(connection, pipeline)
             version = found.version if version is None else version
             refuse_other_version(pipeline, version, found.version)
@@ -133,7 +133,7 @@ class PostgresLedger:
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """The input for `judge`, as this session sees it."""
-        with translated(pipeline=session.pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, session.pipeline, doing="reading the ledger") as connection:
             pipeline_id = get_pipeline(connection, session.pipeline).pipeline_id
             return producers.know(connection, pipeline_id, session.name, producer_ids)
 
@@ -149,7 +149,7 @@ class PostgresLedger:
         only_names: bool = False,
     ) -> Claim:
         """Claim spans that are neither consumed nor claimed by another session."""
-        with translated(pipeline=session.pipeline, doing="claiming spans"), self._engine.begin() as connection:
+        with transaction(self._engine, session.pipeline, doing="claiming spans") as connection:
             return claims.claim(
                 connection,
                 session,
@@ -163,42 +163,42 @@ class PostgresLedger:
 
     def renew(self, session: Session, *, lease_s: float) -> None:
         """Extend the claims of a session by another lease. Claims that have expired stay expired."""
-        with translated(pipeline=session.pipeline, doing="renewing claims"), self._engine.begin() as connection:
+        with transaction(self._engine, session.pipeline, doing="renewing claims") as connection:
             claims.renew(connection, session, lease_s=lease_s)
 
     def drop_ended_claims(self, pipeline: str) -> None:
         """Drop the expired claims of planners."""
-        with translated(pipeline=pipeline, doing="dropping claims"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="dropping claims") as connection:
             claims.drop_ended(connection, lock_pipeline(connection, pipeline).pipeline_id)
 
     def release(self, claim: Claim) -> None:
         """Release a claim. What it has not committed can be claimed again."""
-        with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
+        with transaction(self._engine, claim.session.pipeline, doing="releasing a claim") as connection:
             connection.execute(SQL["release_claim"], holder_binds(claim))
 
     def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
         """Sum up what all commits of one producer read, or those that end before a sequence id."""
-        with translated(pipeline=pipeline, doing="reading receipts"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading receipts") as connection:
             return receipts.proof_of(connection, pipeline, producer_id, end=end)
 
     def position(self, pipeline: str) -> Position:
         """The number of the last commit, or zero."""
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return Position(get_pipeline(connection, pipeline).position)
 
     def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
         """The sum of what a batch committed since a position."""
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return receipts.outcome_of(connection, pipeline, batch, after=after)
 
     def all_bad(self, pipeline: str, batch: Batch) -> dict[str, int]:
         """For each producer from which this batch loaded no row: the number of its records still in quarantine."""
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return receipts.all_bad(connection, pipeline, batch)
 
     def done_by(self, pipeline: str, batch: Batch, *, after: Position | None = None) -> dict[str, Position]:
         """The files that a batch has replaced, or loaded since a position, each with its last position."""
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return receipts.done_by(connection, pipeline, batch, after=after)
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class PostgresLedger:
 
     def forget_messages(self) -> tuple[str, ...]:
         """Drop the days of business ids that no pipeline remembers any more, and return them."""
-        with translated(pipeline="(any)", doing="dropping business ids"), self._engine.begin() as connection:
+        with transaction(self._engine, "(any)", doing="dropping business ids") as connection:
             return tuple(connection.execute(SQL["forget_messages"]).scalars())
 
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
@@ -220,7 +220,7 @@ class PostgresLedger:
 
     def _page(self, pipeline: str, after: Position) -> list[Entry]:
         # No transaction stays open while the caller handles a page.
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return list(page_of_entries(connection, get_pipeline(connection, pipeline).pipeline_id, after))
 
     def states(self, pipeline: str) -> Snapshot:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 
-from onceload_core.postgres.connection import Record, array, statements, translated
+from onceload_core.postgres.connection import Record, array, statements, transaction
 
 SQL = statements("metrics.sql")
 _SUMS = ("commits", "loaded", "duplicate", "quarantined", "filtered", "bytes")
@@ -36,7 +36,7 @@ class MetricsReader:
 
     def look(self) -> Sequence[tuple[Record, Sums]]:
         """The current state and the sums of commits, for every pipeline."""
-        with translated(pipeline="(any)", doing="reading metrics"), self._engine.begin() as connection:
+        with transaction(self._engine, "(any)", doing="reading metrics") as connection:
             now = connection.execute(SQL["now"]).all()
             # A lower position means that the database was restored: count from zero, as for a counter reset.
             known = {

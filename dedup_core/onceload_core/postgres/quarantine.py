@@ -16,7 +16,7 @@ from onceload_core.errors import NotFound
 from onceload_core.names import Position, ProducerId
 from onceload_core.ports import QuarantineState
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import Record, array, in_batches, statements, translated
+from onceload_core.postgres.connection import Record, array, in_batches, statements, transaction, translated
 
 SQL = statements("quarantine.sql")
 QuarantineId = NewType("QuarantineId", int)
@@ -135,7 +135,7 @@ def count_by_reason(engine: Engine, selection: Selection, *, at_most: int) -> li
 
 def find_root(engine: Engine, pipeline: str) -> str | None:
     """The folder that file names are relative to, if sequence ids are byte positions in the files."""
-    with translated(pipeline=pipeline, doing="looking for the source"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="looking for the source") as connection:
         root: str | None = connection.execute(SQL["root"], {"pipeline": pipeline}).scalar_one_or_none()
     return root
 
@@ -147,7 +147,7 @@ def kind_of(reason: str) -> str:
 
 def note_reasons(engine: Engine, pipeline: str, refusals: Mapping[QuarantineId, Refusal]) -> None:
     """Update the reasons of records that are still bad."""
-    with translated(pipeline=pipeline, doing="updating reasons"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="updating reasons") as connection:
         for some in in_batches(sorted(refusals)):
             binds = {
                 "ids": array(some),

@@ -15,7 +15,7 @@ from onceload_core.errors import NotFound, PipelineBusy, SettingRefused, Snapsho
 from onceload_core.names import Position
 from onceload_core.pipeline import SnapshotPolicy
 from onceload_core.postgres.commit import get_pipeline, hold_pipeline
-from onceload_core.postgres.connection import CONCURRENT_CHANGE, Record, statements, translated
+from onceload_core.postgres.connection import CONCURRENT_CHANGE, Record, statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
 from onceload_core.postgres.proven import BEGINNING, differing_from_ledger, get_reach, use_memory
 from onceload_core.postgres.rows import state_in
@@ -65,7 +65,7 @@ class PostgresSnapshots:
 
     def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:
         """Take a snapshot if one is due. Loaders call it after their commits."""
-        with translated(pipeline=pipeline, doing="reading the last snapshot"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="reading the last snapshot") as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
             need = connection.execute(SQL["snapshot_need"], {"pipeline_id": pipeline_id}).one()
         policy = SnapshotPolicy(
@@ -80,7 +80,7 @@ class PostgresSnapshots:
 
     def list(self, pipeline: str) -> tuple[SnapshotSummary, ...]:
         """The kept snapshots, newest first."""
-        with translated(pipeline=pipeline, doing="listing snapshots"), self._engine.begin() as connection:
+        with transaction(self._engine, pipeline, doing="listing snapshots") as connection:
             return _list(connection, get_pipeline(connection, pipeline).pipeline_id)
 
     def get(self, pipeline: str, position: Position | None = None) -> Snapshot:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from onceload_core.postgres.commit import lock_pipeline
-from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres.connection import statements, transaction
 from onceload_core.postgres.ledger import PostgresLedger
 from onceload_core.postgres.sessions import OF_BATCH
 
@@ -33,7 +33,7 @@ def tidy(engine: Engine, pipeline: str) -> Gone:
     ledger = PostgresLedger(engine)
     ledger.drop_ended_claims(pipeline)
     producers = len(ledger.forget_idle(pipeline))
-    with translated(pipeline=pipeline, doing="deleting old sessions and audits"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="deleting old sessions and audits") as connection:
         binds = {"pipeline_id": lock_pipeline(connection, pipeline).pipeline_id}
         of_batch = {**binds, "of_batch": OF_BATCH, "kept_s": SESSIONS_KEPT_S}
         sessions = connection.execute(SQL["drop_ended_sessions"], of_batch).rowcount
@@ -42,5 +42,5 @@ def tidy(engine: Engine, pipeline: str) -> Gone:
 
 
 def pipelines(engine: Engine) -> tuple[str, ...]:
-    with translated(pipeline="(any)", doing="listing pipelines"), engine.begin() as connection:
+    with transaction(engine, "(any)", doing="listing pipelines") as connection:
         return tuple(connection.execute(SQL["pipelines"]).scalars())

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 
 from onceload_core.names import Batch
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres.connection import statements, transaction, translated
 
 SQL = statements("views.sql")
 View = Literal["status", "producers", "ledger", "receipts", "sessions", "snapshots", "audits"]
@@ -30,6 +30,6 @@ def look(
 
 def is_audited_elsewhere(engine: Engine, *, pipeline: str, suite: str, batch: Batch) -> bool:
     """Whether another pipeline has an audit with the same names of suite and batch."""
-    with translated(pipeline=pipeline, doing="reading audits"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="reading audits") as connection:
         binds = {"pipeline": pipeline, "suite": suite, "batch": batch}
         return bool(connection.execute(SQL["audited_elsewhere"], binds).scalar_one())

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
 from onceload_core.postgres.batches import PostgresBatches
-from onceload_core.postgres.connection import translated
+from onceload_core.postgres.connection import transaction
 from onceload_jobs.batch.job import Job, Replacement
 from onceload_jobs.batch.pieces import read_publish_input, write_publish_input
 from onceload_jobs.batch.stage import Stage
@@ -70,7 +70,7 @@ def keep_batch(
     batches = PostgresBatches(engine, job.declared.name)
 
     def keep_now() -> None:
-        with translated(pipeline=job.declared.name, doing="keeping a batch"), engine.begin() as connection:
+        with transaction(engine, job.declared.name, doing="keeping a batch") as connection:
             write_publish_input(connection, stage, encode(publish_input))
         batches.keep(claim, stage=stage.name)
 
@@ -79,5 +79,5 @@ def keep_batch(
 
 
 def publish_input_of(engine: Engine, pipeline: str, stage: Stage) -> PublishInput:
-    with translated(pipeline=pipeline, doing="looking at a stage"), engine.begin() as connection:
+    with transaction(engine, pipeline, doing="looking at a stage") as connection:
         return decode(PublishInput, read_publish_input(connection, stage))

@@ -18,7 +18,7 @@ from onceload_core.errors import CallAgain, PipelineBusy, SettingRefused
 from onceload_core.events import event
 from onceload_core.ports import Session
 from onceload_core.postgres.commit import lock_pipeline_of
-from onceload_core.postgres.connection import array, first_line, is_lost, sqlstate, statements, translated
+from onceload_core.postgres.connection import array, first_line, is_lost, sqlstate, statements, transaction
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, OnNewColumn, Target
 from onceload_jobs.write.differences import Change, Cost, alter_table, differing, types_of
@@ -64,7 +64,7 @@ def evolve_target(
     interrupts, has_interrupted = False, False
     while True:
         try:
-            with translated(pipeline=declared.name, doing="changing the target table"), engine.begin() as connection:
+            with transaction(engine, declared.name, doing="changing the target table") as connection:
                 changes = _evolve(connection, declared, session, columns, interrupts=interrupts)
         except PipelineBusy as error:
             if time.monotonic() > give_up_at:
@@ -101,7 +101,7 @@ def _evolve(
 
 def _is_vacuumed(engine: Engine, declared: Declared) -> bool:
     # A transaction of its own, because it locks partitions to list them.
-    with translated(pipeline=declared.name, doing="looking for an autovacuum"), engine.begin() as connection:
+    with transaction(engine, declared.name, doing="looking for an autovacuum") as connection:
         return bool(connection.execute(SQL["is_vacuumed"], {"table": table_name(declared.target)}).scalar_one())
 
 
@@ -167,7 +167,7 @@ def _alter(connection: Connection, table: str, statement: str) -> None:
 
 def _held(engine: Engine, declared: Declared, columns: Sequence[Column]) -> TableHeld:
     table = table_name(declared.target)
-    with translated(pipeline=declared.name, doing="looking for other transactions"), engine.begin() as connection:
+    with transaction(engine, declared.name, doing="looking for other transactions") as connection:
         holders = connection.execute(SQL["holders"], {"table": table}).all()
         changes = _needed(connection, declared.target, columns)
     shown = (f"pid {each.pid} ({each.name}, {each.program or 'no application name'})" for each in holders)

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection, Engine
 
 from onceload_core.errors import SettingRefused
-from onceload_core.postgres.connection import array, statements, translated
+from onceload_core.postgres.connection import array, statements, transaction
 from onceload_jobs.pipeline.declared import Declared, OnRewrite, Target, Write
 from onceload_jobs.write.sql import quoted, table_name
 
@@ -12,7 +12,7 @@ SQL = statements("rights.sql", package=__package__)
 
 def check_schema(engine: Engine, declared: Declared) -> None:
     """Refuse a schema in which the loader cannot even look for the table."""
-    with translated(pipeline=declared.name, doing="looking at the target's schema"), engine.begin() as connection:
+    with transaction(engine, declared.name, doing="looking at the target's schema") as connection:
         _refuse_schema(connection, declared.target, right="USAGE")
 
 
