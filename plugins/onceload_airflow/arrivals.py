@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from onceload.pipeline_file import read_pipeline
-from onceload_airflow.hook import CONNECTION, OnceloadHook
+from onceload_airflow.connections import CONNECTION
+from onceload_airflow.hook import OnceloadHook
 from onceload_core.errors import OnceloadError
 from onceload_jobs.files.addresses import local_path
 from onceload_jobs.files.listing import Listing, list_files

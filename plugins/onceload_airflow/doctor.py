@@ -26,7 +26,8 @@ from onceload.databases import open_database
 from onceload.doctor import Check
 from onceload.pipeline_file import find_pipelines
 from onceload_airflow.bundle import PipelinesBundle, RecoveryBundle
-from onceload_airflow.hook import CONNECTION_TYPE, OnceloadHook
+from onceload_airflow.connections import CONNECTION_TYPE
+from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.ingest import dag_of
 from onceload_airflow.versions import plugin_errors
 from onceload_core.errors import OnceloadError

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -14,8 +14,9 @@ from airflow.sdk import BaseHook
 from onceload.databases import open_database
 from onceload.pipeline import Pipeline
 from onceload.settings import Settings, read_settings
+from onceload_airflow.connections import CONNECTION, CONNECTION_TYPE, STORE, ConnectionNotFound
 from onceload_airflow.provider import PLACEHOLDERS, RELABELING
-from onceload_core.errors import CallAgain, OnceloadError, SettingRefused
+from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_jobs.files.addresses import is_of_s3, use_access
 
 if TYPE_CHECKING:
@@ -23,30 +24,8 @@ if TYPE_CHECKING:
 
     from onceload_jobs.pipeline.declared import Declared
 
-CONNECTION = CONNECTION_TYPE = "onceload"
-#: The connection (type aws) to the object store of the files, if the environment has no credentials.
-STORE = "onceload_store"
 #: If one of these is set, the environment has credentials.
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN")
-
-
-@dataclass(eq=False)
-class ConnectionNotFound(CallAgain):
-    """Airflow gives the same error for a missing connection and for one that it cannot look up at the moment."""
-
-    connection: str
-
-    def __str__(self) -> str:
-        kind, use, or_else = "onceload ...", "the database", ""
-        if self.connection == CONNECTION:
-            or_else = ", or set ONCELOAD_DSN"
-        if self.connection == STORE:
-            kind, use = "aws", "the object store of the files"
-            or_else = ", without credentials if the machine has a role, or set AWS_ACCESS_KEY_ID"
-        return (
-            f"connection {self.connection} ({use}) was not found in Airflow. Nothing was changed. Create it "
-            f"(airflow connections add {self.connection} --conn-type {kind}){or_else}"
-        )
 
 
 class OnceloadHook(BaseHook):

@@ -29,8 +29,9 @@ from onceload.pipeline import Pipeline
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.asked import accepts_differences, batch_of, chosen_files, given_values, is_replacing
+from onceload_airflow.connections import CONNECTION
 from onceload_airflow.failures import failure_of, in_airflows_words
-from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
+from onceload_airflow.hook import OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink
 from onceload_airflow.spark_submit import submit_command
 from onceload_core.errors import ExitCode

@@ -12,8 +12,9 @@ from onceload.pipeline import Pipeline
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
 from onceload.upkeep import delete_unused
 from onceload_airflow.asked import given_values
+from onceload_airflow.connections import CONNECTION
 from onceload_airflow.failures import in_airflows_words
-from onceload_airflow.hook import CONNECTION, OnceloadHook
+from onceload_airflow.hook import OnceloadHook
 from onceload_core.errors import NotFound
 from onceload_core.postgres import PostgresSnapshots
 

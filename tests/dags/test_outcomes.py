@@ -86,7 +86,11 @@ def test_wrong_use_fails_for_good_in_the_words_of_the_load(task, dsn):
 
 
 @pytest.mark.parametrize(
-    ("looks", "error"), [("0", "AirflowRescheduleException True"), ("60", "AirflowException False an upgrade is not")]
+    ("looks", "error"),
+    [
+        ("0", "AirflowRescheduleException True"),
+        pytest.param("60", "AirflowException False an upgrade is not", marks=pytest.mark.long),
+    ],
 )
 def test_a_task_waits_for_an_upgrade_without_a_try_and_fails_after_an_hour_with_one(task, dsn, looks, error):
     execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
@@ -94,6 +98,7 @@ def test_a_task_waits_for_an_upgrade_without_a_try_and_fails_after_an_hour_with_
     assert task(LOOKS=looks)[-1].startswith(error)
 
 
+@pytest.mark.long
 def test_a_load_that_was_killed_is_tried_again(task):
     (said,) = task(KILLED="yes")[-1:]
 

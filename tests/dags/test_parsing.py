@@ -22,22 +22,38 @@ SAMPLES = {"ingest__events", "ingest__orders", "ingest__readings"} | {
 }
 
 
-@pytest.fixture
-def airflow(tmp_path):
-    pipelines = tmp_path / "pipelines"
+OWN = {"ingest__dated", "ingest__chunks", "ingest__one", "ingest__two", "ingest__arriving"}
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory):
+    home = tmp_path_factory.mktemp("parsing")
+    pipelines = home / "pipelines"
     shutil.copytree(ROOT / "pipelines", pipelines)
-    return Airflow(home=tmp_path / "airflow", pipelines=pipelines)
+    return Airflow(home=home / "airflow", pipelines=pipelines)
 
 
-def test_each_pipeline_file_is_a_dag_that_says_what_it_does(airflow):
-    (airflow.pipelines / "dated.yaml").write_text(PLAIN.format(name="dated"))
-    (airflow.pipelines / "chunks.yaml").write_text(PLAIN.format(name="chunks") + "publish: direct\n")
+@pytest.fixture(scope="module")
+def parsed(airflow):
+    """Many files are parsed by one process, as starting it takes the time."""
+    always = PLAIN.replace("{{{{ ds }}}}/", "")
+    written = {
+        "dated": PLAIN.format(name="dated"),
+        "chunks": PLAIN.format(name="chunks") + "publish: direct\n",
+        "bad": PLAIN.format(name="bad").replace("jsonl}", "jsn}"),
+        "a.b": "# use {{ ds }} for a day\n" + always.format(name="one"),
+        "a_b": "# use {{ ds }} for a day\n" + always.format(name="two"),
+        "arriving": always.format(name="arriving") + "schedule: on_arrival\n",
+        **{f"p{number}": PLAIN.format(name=f"p{number}") for number in range(100)},
+    }
+    for name, content in written.items():
+        (airflow.pipelines / f"{name}.yaml").write_text(content)
+    return airflow.parsed()
 
-    parsed = airflow.parsed()
 
-    assert parsed["errors"] == {}
+def test_each_pipeline_file_is_a_dag_that_says_what_it_does(parsed):
     assert parsed["heavy"] == []
-    assert set(parsed["dags"]) == {*SAMPLES, "ingest__dated", "ingest__chunks"}
+    assert set(parsed["dags"]) == SAMPLES | OWN | {f"ingest__p{number}" for number in range(100)}
     then = {name: {task: its["then"] for task, its in dag["tasks"].items()} for name, dag in parsed["dags"].items()}
     assert then["ingest__orders"] == {
         "plan": ["load"],
@@ -55,16 +71,15 @@ def test_each_pipeline_file_is_a_dag_that_says_what_it_does(airflow):
         assert all(task["doc"] and task["owner"] == "onceload" for task in dag["tasks"].values())
         assert all(task["retries"] for task in dag["tasks"].values())
         assert all(schema["type"] and about for schema, about in dag["params"].values())
-    assert "date" in parsed["dags"]["ingest__dated"]["params"]
     assert parsed["dags"]["ingest__events"]["schedule"] == "*/5 * * * *"
 
 
-def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_fix(airflow):
-    (airflow.pipelines / "bad.yaml").write_text(PLAIN.format(name="bad").replace("jsonl}", "jsn}"))
+def test_a_dag_asks_for_the_day_that_its_files_need_and_a_comment_asks_for_nothing(parsed):
+    assert "date" in parsed["dags"]["ingest__dated"]["params"]
+    assert "date" not in parsed["dags"]["ingest__one"]["params"]
 
-    parsed = airflow.parsed()
 
-    assert set(parsed["dags"]) == SAMPLES
+def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_fix(airflow, parsed):
     ((file, said),) = parsed["errors"].items()
     assert file.startswith("ingest__bad_yaml_")
     assert (
@@ -73,36 +88,11 @@ def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_fix(ai
     )
 
 
-def test_a_pipeline_file_that_goes_takes_its_dag_with_it(airflow):
-    airflow.parsed()
+def test_a_pipeline_that_runs_on_arrival_is_parsed_without_a_look(parsed):
+    assert "news of arriving" in parsed["dags"]["ingest__arriving"]["schedule"]
+
+
+def test_a_pipeline_file_that_goes_takes_its_dag_with_it(airflow, parsed):
     (airflow.pipelines / "events.yaml").unlink()
 
-    assert set(airflow.parsed()["dags"]) == SAMPLES - {"ingest__events"}
-
-
-def test_files_whose_names_look_alike_are_two_dags_and_a_comment_asks_for_nothing(airflow):
-    for file, name in (("a.b.yaml", "one"), ("a_b.yaml", "two")):
-        content = PLAIN.format(name=name).replace("{{ ds }}/", "")
-        (airflow.pipelines / file).write_text(f"# use {{{{ ds }}}} for a day\n{content}")
-
-    parsed = airflow.parsed()
-
-    assert set(parsed["dags"]) == {*SAMPLES, "ingest__one", "ingest__two"}
-    assert "date" not in parsed["dags"]["ingest__one"]["params"]
-
-
-def test_a_hundred_pipelines_are_a_hundred_dags(airflow):
-    for number in range(100):
-        (airflow.pipelines / f"p{number}.yaml").write_text(PLAIN.format(name=f"p{number}"))
-
-    assert len(airflow.parsed()["dags"]) == 100 + len(SAMPLES)
-
-
-def test_a_pipeline_that_runs_on_arrival_is_parsed_without_a_look(airflow):
-    content = PLAIN.format(name="arriving").replace("{{ ds }}/", "")
-    (airflow.pipelines / "arriving.yaml").write_text(f"{content}schedule: on_arrival\n")
-
-    parsed = airflow.parsed()
-
-    assert (parsed["errors"], parsed["heavy"]) == ({}, [])
-    assert "news of arriving" in parsed["dags"]["ingest__arriving"]["schedule"]
+    assert set(airflow.parsed()["dags"]) == set(parsed["dags"]) - {"ingest__events"}

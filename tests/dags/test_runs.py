@@ -282,6 +282,7 @@ except AirflowFailException as error:
 """
 
 
+@pytest.mark.long
 def test_a_batch_that_is_no_longer_staged_is_not_tried_again(airflow, tmp_path):
     write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}')
 
@@ -334,7 +335,8 @@ def test_days_for_which_there_are_no_runs_are_reported(airflow, dsn, tmp_path):
 _ASK_NOBODY = """
 import os
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from onceload_airflow.hook import ConnectionNotFound, OnceloadHook
+from onceload_airflow.connections import ConnectionNotFound
+from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.operators import Load
 from onceload_airflow.recovery import Approve
 
@@ -351,6 +353,7 @@ for asked, refused in (
 """
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_is_not_asked_again_and_a_missing_connection_is(airflow):
     said = airflow.python(_ASK_NOBODY, ONCELOAD_DSN="")
 
@@ -423,6 +426,7 @@ for level in ("", "warning", "debug"):
 """
 
 
+@pytest.mark.long
 def test_a_load_under_airflow_logs_at_info_unless_another_level_is_set(airflow):
     said = airflow.python(_WHICH_LEVEL)
 

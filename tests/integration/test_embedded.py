@@ -190,6 +190,7 @@ def test_everything_is_killed_and_the_data_is_intact(home):
         assert execute(dsn, "SELECT count(*) FROM kept") == [(1000,)]
 
 
+@pytest.mark.long
 def test_a_killed_postmaster_whose_backends_live_on_is_followed_by_a_new_one(home):
     with running(home) as dsn:
         execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number")
@@ -229,6 +230,7 @@ def test_a_backend_that_outlives_its_postmaster_keeps_a_second_server_out(home, 
             assert execute(dsn, "SELECT 1") == [(1,)]
 
 
+@pytest.mark.long
 def test_a_reused_process_id_is_not_taken_for_the_server(home):
     with running(home) as dsn:
         execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number")
@@ -245,6 +247,7 @@ def test_a_reused_process_id_is_not_taken_for_the_server(home):
             assert execute(dsn, "SELECT number FROM kept") == [(1,)]
 
 
+@pytest.mark.long
 def test_a_half_made_data_folder_is_never_used(home):
     half_made = home / "postgres-18" / "data.new-killed"
     half_made.mkdir(parents=True)
@@ -264,6 +267,7 @@ def test_a_ctrl_c_in_the_terminal_does_not_reach_the_server(home):
         assert execute(dsn, "SELECT 1") == [(1,)]
 
 
+@pytest.mark.long
 def test_the_server_holds_no_file_of_its_starter(home):
     with running(home):
         held = {each.readlink().name for each in Path(f"/proc/{postmaster(home).pid}/fd").iterdir()}
@@ -272,6 +276,7 @@ def test_the_server_holds_no_file_of_its_starter(home):
     assert "null" in held
 
 
+@pytest.mark.long
 def test_the_environment_of_the_caller_does_not_reach_the_server(home, monkeypatch):
     monkeypatch.setenv("PGPORT", "6543")
     monkeypatch.setenv("PGDATA", "/nowhere")
@@ -341,6 +346,7 @@ def nobody(home: Path) -> int:
 
 
 @NEEDS_ROOT
+@pytest.mark.long
 def test_an_ordinary_user_runs_the_server_as_himself(home, nobody):
     with user_of(home, uid=nobody) as user:
         user.dsn()
@@ -352,6 +358,7 @@ def test_an_ordinary_user_runs_the_server_as_himself(home, nobody):
 
 
 @NEEDS_ROOT
+@pytest.mark.long
 def test_root_may_use_the_home_of_an_ordinary_user_and_leaves_it_usable(home, nobody):
     with user_of(home, uid=nobody) as user:
         execute(user.dsn(), "CREATE TABLE kept AS SELECT 1 AS number")
@@ -433,6 +440,7 @@ def fill(path: Path) -> None:
             return
 
 
+@pytest.mark.long
 def test_a_signal_that_ends_the_user_in_order_stops_the_server(home):
     with user_of(home) as user:
         user.dsn()

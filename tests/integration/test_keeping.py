@@ -61,6 +61,7 @@ def test_a_server_that_no_terminal_sees_stops_with_its_command(home):
     assert not is_running(home)
 
 
+@pytest.mark.long
 def test_a_keeper_whose_time_is_over_leaves_the_server_to_its_users(home):
     with running(home) as dsn:
         assert keep(home, for_s=3600)
@@ -98,6 +99,7 @@ def test_a_keeper_stops_the_server_when_its_time_is_over(home):
     until(lambda: not is_running(home) and not keepers_of(home))
 
 
+@pytest.mark.long
 def test_nothing_runs_on_without_its_data(home):
     with running(home) as dsn:
         keep(home, for_s=3600)

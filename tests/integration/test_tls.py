@@ -151,8 +151,8 @@ def test_a_server_that_proves_who_it_is_is_used_over_tls(tmp_path, authority, ca
     "attack",
     [
         "a_certificate_of_another_authority",
-        "a_certificate_of_another_name",
-        "a_certificate_that_has_ended",
+        pytest.param("a_certificate_of_another_name", marks=pytest.mark.long),
+        pytest.param("a_certificate_that_has_ended", marks=pytest.mark.long),
         "a_server_that_speaks_no_tls",
     ],
 )

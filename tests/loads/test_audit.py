@@ -65,7 +65,7 @@ def test_a_batch_that_meets_its_suite_is_published(audited):
     ]
 
 
-@pytest.mark.parametrize(("note", "passes"), [("x", True), ("z", False)])
+@pytest.mark.parametrize(("note", "passes"), [pytest.param("x", True, marks=pytest.mark.long), ("z", False)])
 def test_an_expectation_may_query_another_table_by_its_bare_name(audited, note, passes):
     execute(audited.admin_dsn, "CREATE TABLE allowed AS SELECT 'x' AS note; GRANT SELECT ON allowed TO PUBLIC")
     query = "SELECT * FROM {batch} WHERE note NOT IN (SELECT note FROM allowed)"
@@ -273,6 +273,7 @@ def test_an_audit_writes_its_own_page_and_leaves_those_of_others_alone(audited, 
     assert all(f"batch%20{number}/" in index for number in range(2))
 
 
+@pytest.mark.long
 def test_pipelines_that_audit_at_once_find_all_their_pages(audited, tmp_path):
     docs = tmp_path / "docs"
     for number in range(6):

@@ -34,6 +34,7 @@ def test_loads_whose_primary_dies_land_each_record_once_on_its_successor():
     assert outcome.is_good, outcome
 
 
+@pytest.mark.long
 def test_a_kept_batch_is_staged_again_on_a_standby_where_its_stage_is_empty(tmp_path):
     with open_site(Successor.SYNCHRONOUS) as site, opened(tmp_path, site.dsn) as loads:
         site.prepare()

@@ -196,6 +196,7 @@ def test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_ro
 
 @STAGED
 @pytest.mark.parametrize("moment", [moment for moment in Moment if moment.is_of_publishing])
+@pytest.mark.long
 def test_a_staged_replacement_is_published_once_though_its_publisher_is_killed(replacing, moment):
     declared, settings = replacing.loads.declared, replacing.settings()
     load(declared, replace(settings, publishes=False), batch=Batch("first"), tasks=InThisProcess())

@@ -120,6 +120,7 @@ def test_a_load_whose_processes_always_die_ends_and_says_how(loads):
 
 
 @DIRECT
+@pytest.mark.long
 def test_no_process_outlives_a_killed_load(loads, tmp_path):
     file = tmp_path / "pipeline.yaml"
     file.write_text(
@@ -202,7 +203,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkLater:
     return spark
 
 
-@pytest.mark.parametrize("master", [None, "spark://there:7077"])
+@pytest.mark.parametrize("master", [None, pytest.param("spark://there:7077", marks=pytest.mark.long)])
 def test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest(loads, spark, master):
     with once_there_is_a_session_process(spark.may_start.set):
         report = load_by(loads, Engine.AUTO, master=master)

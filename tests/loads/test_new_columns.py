@@ -484,7 +484,10 @@ def load_first(declared: Declared, settings: LoadSettings) -> None:
     load(declared, settings, batch=Batch("first"), tasks=InThisProcess())
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(each, marks=pytest.mark.long if each.startswith("after") else ()) for each in MOMENTS],
+)
 def test_a_load_that_is_killed_around_the_change_and_called_again_loads_each_record_once(loaded, moment):
     loaded.write("b.jsonl", record(3, city='"Oslo"'))
     loaded.declared = adding(loaded)

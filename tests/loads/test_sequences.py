@@ -74,8 +74,8 @@ from tests.servers import execute, temporary_database
 from tests.waiting import until
 
 _PATIENCE_S = 30
-#: Whole loads are slow: an eighth of the examples of other tests.
-_EXAMPLES = settings().max_examples // 8 // len(KINDS)
+#: Whole loads are slow: a tenth of the examples of other tests.
+_EXAMPLES = settings().max_examples // 10 // len(KINDS)
 
 
 class Killed(BaseException):

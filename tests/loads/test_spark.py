@@ -222,6 +222,7 @@ def test_rows_that_an_earlier_transform_left_without_their_file_are_not_loaded_t
 
 
 @STAGED
+@pytest.mark.long
 def test_a_transform_whose_rows_tell_their_file_replaces_as_many_as_it_made(loads, tasks):
     loads.write("a.jsonl", line(1) + line(2) + line(3))
     transform = "SELECT id, amount, note, _producer_id, _sequence FROM records WHERE id > 1"
@@ -482,6 +483,7 @@ def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Ar
 
 @STAGED
 @pytest.mark.parametrize("write", [Write.APPEND, pytest.param(Write.MERGE, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch, write):
     """Appended rows are in files, and others in tables."""
     loads.write("a.jsonl", "".join(map(line, range(100))))

@@ -237,6 +237,12 @@ def stand(server_dsn: str):
         yield opened
 
 
+def _first_of(cases: Mapping[str, tuple[object, ...]]) -> list[Any]:
+    """Each of these is many sequences, so that `make test` tries one of them."""
+    marks: list[Any] = [(), *[pytest.mark.long] * (len(cases) - 1)]
+    return [pytest.param(*case, id=name, marks=mark) for (name, case), mark in zip(cases.items(), marks, strict=True)]
+
+
 @pytest.mark.parametrize(
     "found",
     [pytest.param(found, id=name) for name, found in _FOUND.items()],
@@ -246,7 +252,7 @@ def test_a_fault_that_was_found_once_is_not_found_again(stand: Stand, found: Dra
         raise fault
 
 
-@pytest.mark.parametrize(("commits", "found"), _FOUND_STRUCK.values(), ids=_FOUND_STRUCK)
+@pytest.mark.parametrize(("commits", "found"), _first_of(_FOUND_STRUCK))
 def test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit(
     stand: Stand, commits: range, found: Callable[[int], Drawn]
 ):
@@ -256,7 +262,7 @@ def test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit(
             raise fault
 
 
-@pytest.mark.parametrize("found", _FOUND_CUT.values(), ids=_FOUND_CUT)
+@pytest.mark.parametrize("found", _first_of({name: (found,) for name, found in _FOUND_CUT.items()}))
 def test_a_fault_that_was_found_once_is_not_found_again_when_a_part_of_a_file_is_loaded(
     stand: Stand, found: Callable[[int], Drawn]
 ):

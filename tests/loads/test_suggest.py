@@ -100,6 +100,7 @@ def drafted(loads, **named):
     }, draft
 
 
+@pytest.mark.long
 def test_a_draft_from_a_staged_batch_is_met_by_it(rich, tmp_path):
     stage(rich)
 

@@ -9,7 +9,7 @@ import pytest
 import onceload.cli
 import onceload.demo
 import onceload.stack  # noqa: F401
-import onceload_airflow.hook  # noqa: F401
+import onceload_airflow.connections  # noqa: F401
 import onceload_jobs.load.staged.kept_batch
 import onceload_jobs.work.spark  # noqa: F401
 from onceload_core import errors

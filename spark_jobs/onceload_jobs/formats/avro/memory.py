@@ -12,7 +12,7 @@ _RECORD_BYTES, _FIELD_BYTES = 200, 64
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What the values of a type take: so much each, and so many times their bytes in the file."""
+    """What a value of a type takes at most: a fixed part, and a multiple of its bytes in the file."""
 
     each: int
     times: float = 0
@@ -20,7 +20,7 @@ class Held:
     least: int = 1
 
     def bytes_of(self, count: int, size: int) -> int:
-        """What so many values of this size take together."""
+        """What values take together, of which there are `count`, in `size` bytes of the file."""
         return count * (_PLACE_BYTES + self.each) + int(self.times * size)
 
     @property
