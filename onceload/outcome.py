@@ -6,7 +6,7 @@ somewhere in its output. So the load writes both to a file. A killed load writes
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from onceload_core.errors import ExitCode
@@ -22,6 +22,8 @@ class Outcome:
     error: str = ""
     #: The error message, or the files that need a person, each with its reason.
     message: str = ""
+    #: The fields without a column, and the number of records that have each.
+    ignored_fields: Mapping[str, int] = field(default_factory=dict)
 
 
 def write_outcome(outcome: Outcome, environment: Mapping[str, str]) -> None:
@@ -38,4 +40,4 @@ def find_outcome(file: Path) -> Outcome | None:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return Outcome(exit_code=ExitCode(values["exit_code"]), error=values["error"], message=values["message"])
+    return Outcome(**values | {"exit_code": ExitCode(values["exit_code"])})

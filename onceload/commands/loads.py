@@ -19,7 +19,7 @@ from onceload.commands.arguments import (
     read_declared,
     seconds,
 )
-from onceload.commands.reports import code_of, print_report, watching
+from onceload.commands.reports import code_of, print_ignored, print_report, watching
 from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload.terminal import (
@@ -133,6 +133,7 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
             f"pipeline {report.pipeline}: {report.staged:,} rows are staged as batch {report.batch}, in"
             f" {report.seconds:.1f} s; run `onceload publish` for this batch to write them to the target"
         )
+        print_ignored(report)
     else:
         print_report(report)
         if settings.dsn is None and report.loaded and not arguments.json:
@@ -142,8 +143,12 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
     if report.staged is not None:
-        return ExitCode.DONE
-    return Outcome(exit_code=code_of(report.notes, is_idle=not report.records), message=report.problems)
+        return Outcome(exit_code=ExitCode.DONE, ignored_fields=report.ignored_fields)
+    return Outcome(
+        exit_code=code_of(report.notes, is_idle=not report.records),
+        message=report.problems,
+        ignored_fields=report.ignored_fields,
+    )
 
 
 def publish(arguments: Arguments, settings: Settings) -> ExitCode:

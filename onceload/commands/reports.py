@@ -33,12 +33,16 @@ def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
     return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
 
 
-def print_report(report: "Report") -> None:
-    for note in report.notes:
-        words(f"{note.name}: {note.reason}")
+def print_ignored(report: "Report") -> None:
     if report.ignored_fields:
         fix = "Declare them under columns to load them, or set unknown_fields: add"
         words(f"fields without a column were not loaded: {report.ignored}. {fix}")
+
+
+def print_report(report: "Report") -> None:
+    for note in report.notes:
+        words(f"{note.name}: {note.reason}")
+    print_ignored(report)
     engine = f", engine {report.engine}" if report.engine else ""
     words(
         f"pipeline {report.pipeline}: {report.loaded:,} loaded, {report.duplicates:,} duplicates, "

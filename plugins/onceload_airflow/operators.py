@@ -24,7 +24,7 @@ from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOper
 import onceload
 import onceload_jobs
 from onceload.databases import open_database
-from onceload.outcome import OUTCOME_FILE, find_outcome
+from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
 from onceload.pipeline import Pipeline
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
@@ -48,6 +48,7 @@ SPARK_CONNECTION = "onceload_spark"
 _PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
 #: The XCom key of problems for which the report fails.
 _NEEDS_A_PERSON = "needs_a_person"
+_IGNORED_FIELDS = "ignored_fields"
 
 
 class _OfPipeline(BaseOperator):
@@ -182,8 +183,11 @@ class Load(_OfPipeline):
             )
             access = access_of(self.pipeline(context).declared.source.path)
             environment = {**OnceloadHook(self.onceload_conn_id).environment(), **access}
-            if problems := self._launch(command, environment):
-                context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=problems)
+            outcome = self._launch(command, environment)
+            if outcome.message:
+                context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=outcome.message)
+            if outcome.ignored_fields:
+                context["ti"].xcom_push(key=_IGNORED_FIELDS, value=dict(outcome.ignored_fields))
         if self.publishes and not publishes:
             self.publish(context)
 
@@ -225,10 +229,10 @@ class Load(_OfPipeline):
                 f"it: airflow connections add {self.conn_id} --conn-type spark --conn-host 'local[*]'"
             ) from error
 
-    def _launch(self, command: list[str], environment: Mapping[str, str]) -> str:
+    def _launch(self, command: list[str], environment: Mapping[str, str]) -> Outcome:
         """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence.
 
-        Return the problems of files that need a person, if all others are loaded.
+        Its message tells the files that need a person, if all others are loaded.
         """
         with TemporaryDirectory(prefix="onceload-") as folder:
             file = Path(folder) / "outcome.json"
@@ -237,12 +241,13 @@ class Load(_OfPipeline):
             python = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors}
             inherited = {**os.environ, **python, **environment, OUTCOME_FILE: str(file)}
             ended = SubprocessHook().run_command(command, env=inherited, cwd=str(Path.cwd()))
-            if ended.exit_code == 0:
-                return ""
             outcome = find_outcome(file)
+            if ended.exit_code == 0:
+                # A driver on another machine has no such file.
+                return outcome or Outcome(exit_code=ExitCode.DONE)
             is_of_files = outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and not outcome.error
             if outcome and is_of_files and self.publishes:
-                return outcome.message
+                return outcome
             raise failure_of(outcome, last_line=ended.output)
 
     def on_kill(self) -> None:
@@ -299,11 +304,13 @@ class Report(_OfPipeline):
                 "the batch of this run is staged but not published. Its rows are not in the table. "
                 "Clear the task load to publish it"
             )
-        reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
+        reported = self._of_load(context, _NEEDS_A_PERSON)
         problems = "; ".join(dict.fromkeys(filter(None, [*reported, report.problems, found.needs_a_person])))
         if not (problems or report.records):
             raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)
+        if ignored := self._of_load(context, _IGNORED_FIELDS):
+            counts[_IGNORED_FIELDS] = ignored[-1]
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
@@ -313,6 +320,12 @@ class Report(_OfPipeline):
             now = "After you have fixed them, clear the task load, or wait for the next run"
             raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}")
         return counts
+
+    def _of_load(self, context: "Context", key: str) -> list[Any]:
+        """What the tasks before it said of the files."""
+        before = sorted(self.get_flat_relative_ids(upstream=True))
+        said = context["ti"].xcom_pull(task_ids=before, key=key) or []
+        return [each for each in said if each is not None]
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
         """The hook of Airflow's OpenLineage provider; also called for a report that fails."""

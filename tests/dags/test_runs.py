@@ -92,7 +92,7 @@ EVENTS = ("load_started", "batch_staged", "load_ended", "batch_audited", "batch_
 
 @pytest.mark.smoke
 def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path):
-    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "2.5"}', "no json")
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5", "more": 1}', '{"n": 2, "amount": "2.5"}', "no json")
     write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')
 
     # A second run of the same day finds nothing new.
@@ -109,6 +109,7 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
     assert_lineage(airflow, tmp_path, [(1, 2, 1)])
     shown = [each.stdout + each.stderr for each in said]
     assert all(shown[0].count(f"{each} pipeline=readings ") == 1 for each in EVENTS), shown[0]
+    assert "'ignored_fields': {'more': 1}" in shown[0]
     assert not any(SECRET in each for each in shown)
     everywhere = (path for path in tmp_path.rglob("*") if path.is_file())
     assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
