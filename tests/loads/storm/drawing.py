@@ -38,7 +38,7 @@ from tests.loads.storm.operations import (
     Transform,
     Words,
 )
-from tests.loads.storm.records import Form
+from tests.loads.storm.records import TYPED, Form
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ def as_code(value: object) -> str:
             return repr(value)
 
 
+_FORMS = (*3 * [Form.JSONL], Form.CSV, Form.JSONL, Form.CSV, Form.PARQUET, Form.JSON, Form.FIXED)
 _CHUNK_BYTES = (1, 60, 200, 400, 400, 700, 700, 1500, 1500, 4000, 2**20)
 Maker = Callable[[], Operation]
 #: The commits of a publisher in which it decides what is new.
@@ -86,7 +87,7 @@ class Theme(StrEnum):
     REPLACED = "rows that others take the place of"
     NAMED = "an edit of what names records"
     KEPT = "batches that are staged and published later"
-    ALIKE = "parquet files of equal edges"
+    ALIKE = "typed files of equal edges"
     COPIES = "copies that grow"
     TURNS = "records in their order"
     MADE = "records that a transform makes"
@@ -100,7 +101,9 @@ class Theme(StrEnum):
 def draw(seed: int, theme: Theme | None = None) -> Drawn:
     """The sequence of this seed."""
     rng = Random(seed)
-    return _Drawing(rng, theme or rng.choice(tuple(Theme))).sequence()
+    # Drawn apart, so that a sequence is the same in each typed form.
+    typed = Random(f"{seed} typed").choice(TYPED)
+    return _Drawing(rng, theme or rng.choice(tuple(Theme)), typed=typed).sequence()
 
 
 def _is_refused(words: Words) -> bool:
@@ -108,8 +111,8 @@ def _is_refused(words: Words) -> bool:
 
 
 class _Drawing:
-    def __init__(self, rng: Random, theme: Theme) -> None:
-        self._rng = rng
+    def __init__(self, rng: Random, theme: Theme, *, typed: Form) -> None:
+        self._rng, self._typed = rng, typed
         #: How many operations there are at most behind those that begin, of which one may load what is there.
         self._most = 8 if theme is Theme.ANYTHING else 5
         self._share_loaded = 0.5
@@ -208,7 +211,7 @@ class _Drawing:
 
     def _of_equal_edges(self, bare: Words) -> list[Maker]:
         identity, rewrite = self._rng.choice(tuple(Identity)), self._rng.choice(_LIVING_ON)
-        self._words = replace(bare, form=Form.PARQUET, identity=identity, on_rewrite=rewrite)
+        self._words = replace(bare, form=self._typed, identity=identity, on_rewrite=rewrite)
         return [self._rewrite_alike, self._rewrite_alike, self._append]
 
     def _of_copies(self, bare: Words) -> list[Maker]:
@@ -257,7 +260,9 @@ class _Drawing:
     def _kind(self) -> Words:
         rng = self._rng
         words = Words(chunk_bytes=rng.choice(_CHUNK_BYTES), deliveries_max=rng.choice((1, 2, 2, 5)))
-        words = replace(words, form=rng.choice((Form.JSONL, Form.JSONL, Form.JSONL, Form.CSV, *Form)))
+        words = replace(words, form=rng.choice(_FORMS))
+        if words.form.is_typed:
+            words = replace(words, form=self._typed)
         if rng.random() < 0.2:
             words = replace(words, mode=rng.choice((Mode.KEY_SHARED, Mode.ORDERED)))
         kinds: tuple[Callable[[Words], Words], ...] = (
@@ -317,7 +322,7 @@ class _Drawing:
     def _some_names(self) -> list[str]:
         rng, form = self._rng, self._words.form
         stems = ("day/a", "day/b", "day/c")
-        if form is Form.PARQUET:
+        if form.is_typed:
             return [f"{stem}.{form}" for stem in stems]
         suffixes = rng.choice((("",), (".gz",), ("", ".gz"), ("", ".gz", ".zst")))
         if self._is_packed:
@@ -340,7 +345,7 @@ class _Drawing:
             name or self._name(),
             rng.choice(self._sizes),
             # If none is good, the file is refused until a good one comes.
-            bad=rng.choice((0, 0, 1, 2, 20)) if not (named or words.transform or words.form is Form.PARQUET) else 0,
+            bad=rng.choice((0, 0, 1, 2, 20)) if not (named or words.transform or words.form.is_typed) else 0,
             again=rng.choice((0, 0, 1, 2)) if named and not is_ordered else 0,
             late=rng.choice((0, 0, 2)) if words.producer and not is_ordered else 0,
             percent=rng.choice((100, 100, 100, 50)) if is_packed or not is_ordered else 100,

@@ -11,11 +11,11 @@ from decimal import Decimal
 from enum import StrEnum
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import zstandard
 
 from onceload_jobs.formats.json.documents import GROUP_BYTES
-from onceload_jobs.pipeline.declared import Place
+from onceload_jobs.pipeline.declared import Format, Place
+from tests.typed_files import content_of
 
 COLUMNS = {
     "uid": "bigint not null",
@@ -40,15 +40,24 @@ class Form(StrEnum):
     PARQUET = "parquet"
     JSON = "json"
     FIXED = "fixed"
+    ORC = "orc"
+    AVRO = "avro"
+
+    @property
+    def is_typed(self) -> bool:
+        return self in TYPED
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is appended to its files."""
-        return self in (Form.PARQUET, Form.JSON)
+        return self.is_typed or self is Form.JSON
 
     @classmethod
     def of(cls, path: str) -> "Form":
         return next(each for each in cls if each in path.split("."))
+
+
+TYPED = (Form.PARQUET, Form.ORC, Form.AVRO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +113,8 @@ def stream_of(form: Form, records: Sequence[Record], *, is_first: bool) -> bytes
             return "".join(json.dumps(each.fields()) + "\n" for each in records).encode()
         case Form.CSV:
             return _csv(records, has_header=is_first)
-        case Form.PARQUET:
-            return _parquet(records)
+        case Form.PARQUET | Form.ORC | Form.AVRO:
+            return _typed(records, Format(form))
         case Form.JSON:
             return _json(records)
         case Form.FIXED:
@@ -139,30 +148,27 @@ def _csv(records: Sequence[Record], *, has_header: bool) -> bytes:
     return written.getvalue().encode()
 
 
-#: So long that neither edge of a Parquet file says anything of its records.
+#: So long that neither edge of a typed file says anything of its records.
 _PADDING = "x" * 4_500
 
 
 _NUMBERS = ("uid", "k", "seq", "pos", "oid", "eid")
 
 
-def _parquet(records: Sequence[Record]) -> bytes:
+def _typed(records: Sequence[Record], of_format: Format) -> bytes:
     rows = [each.fields() for each in records]
     amounts = [None if each.is_bad else Decimal(each.amount) for each in records]
     notes = [f"u{each.uid:09}u" for each in records]
     columns = {
         "padding": pa.array([_PADDING] + [""] * (len(rows) - 1)),
-        **{
-            name: pa.array([row[name] for row in rows], pa.int64()) for name in ("uid", "k", "seq", "pos", "oid", "eid")
-        },
+        **{name: pa.array([row[name] for row in rows], pa.int64()) for name in _NUMBERS},
         **{name: pa.array([row[name] for row in rows]) for name in ("dev", "device")},
         "amount": pa.array(amounts, pa.decimal128(12, 2)),
         "note": pa.array(notes),
     }
     table = pa.table(columns).replace_schema_metadata({"padding": _PADDING})
-    written = io.BytesIO()
-    pq.write_table(table, written, compression="none", use_dictionary=False, row_group_size=4)
-    return written.getvalue()
+    options = {"compression": "none", "use_dictionary": False} if of_format is Format.PARQUET else {}
+    return content_of(table, of_format, rows=4, **options)
 
 
 def packed(name: str, stream: bytes) -> bytes:
