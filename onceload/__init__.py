@@ -5,9 +5,9 @@
     pipeline = onceload.Pipeline.read("pipelines/events.yaml")
     report = pipeline.load()
 
-`Pipeline` does what the commands do: plan, load, stage, audit, publish, give_up, verify, why, recover_state and
-recover_rewind. `database` is the address of the database that they use. All errors are `OnceloadError`s, and their
-groups say what to do next: `CallAgain`, `WrongUse`, `AskTheLedger` and `NeedsAPerson`.
+`Pipeline` does what the commands do: plan, load, stage, audit, publish, give_up, verify, why, recover_state,
+recover_rewind and recover_rebuild. `database` is the address of the database that they use. All errors are
+`OnceloadError`s, and their groups say what to do next: `CallAgain`, `WrongUse`, `AskTheLedger` and `NeedsAPerson`.
 
 Names are imported when they are first used, so that `import onceload` itself takes no time.
 """
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from onceload_jobs.plan.plan import Plan
     from onceload_jobs.plan.to_read import FileToRead
     from onceload_jobs.quality.audit import AuditFailed
+    from onceload_jobs.recover.rebuild import Rebuild
     from onceload_jobs.verify.findings import Difference
     from onceload_jobs.verify.verify import Verification
     from onceload_jobs.work.progress import Progress, Waiting
@@ -78,6 +79,7 @@ _NAMES_IN = {
     "onceload_jobs.plan.plan": "Plan",
     "onceload_jobs.plan.to_read": "FileToRead",
     "onceload_jobs.quality.audit": "AuditFailed",
+    "onceload_jobs.recover.rebuild": "Rebuild",
     "onceload_jobs.verify.findings": "Difference",
     "onceload_jobs.verify.verify": "Verification",
     "onceload_jobs.work.progress": "Progress Waiting",
@@ -119,6 +121,7 @@ __all__ = [
     "PipelineFileRefused",
     "Plan",
     "Progress",
+    "Rebuild",
     "Recovery",
     "Report",
     "Rewind",

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, SupportsIndex, TypeAlias
 
 from sqlalchemy import Engine as Database
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from onceload_jobs.pipeline.declared import Declared
     from onceload_jobs.plan.choice import Choice
     from onceload_jobs.plan.plan import Plan
+    from onceload_jobs.recover.rebuild import Rebuild
     from onceload_jobs.verify.verify import Verification
     from onceload_jobs.work.progress import OnProgress
 
@@ -70,8 +71,8 @@ def database(*, dsn: str | None = None, home: Path | str | None = None) -> Itera
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """A declared way from a source to a target table. Make it with `read` or `of`."""
+class _Described:
+    """A declaration, and the settings of its database."""
 
     declared: "Declared"
     settings: Settings = field(repr=False)
@@ -84,7 +85,7 @@ class Pipeline:
         values: Mapping[str, str] = {},
         dsn: str | None = None,
         home: Path | str | None = None,
-    ) -> "Pipeline":
+    ) -> Self:
         """Read a pipeline file; `values` fill the placeholders in source.path."""
         from onceload.pipeline_file import read_pipeline
 
@@ -99,7 +100,7 @@ class Pipeline:
         values: Mapping[str, str] = {},
         dsn: str | None = None,
         home: Path | str | None = None,
-    ) -> "Pipeline":
+    ) -> Self:
         """A pipeline from a mapping with the keys of a pipeline file, or from a dataclass with such fields."""
         from onceload.pipeline_file import parse_pipeline
 
@@ -109,6 +110,10 @@ class Pipeline:
     @property
     def name(self) -> str:
         return self.declared.name
+
+
+class Pipeline(_Described):
+    """A declared way from a source to a target table. Make it with `read` or `of`."""
 
     def plan(self, *, only: Sequence[str] = (), replaces: bool = False, batch: str | None = None) -> "Plan":
         """What a load of this batch would read, and why it skips the rest; nothing is changed."""
@@ -265,6 +270,27 @@ class Pipeline:
                 differences_accepted=accepts_differences,
                 on_progress=on_progress,
             )
+
+    def recover_rebuild(
+        self,
+        *,
+        snapshot: str | Path | None = None,
+        batch: str | None = None,
+        engine: EngineName = "auto",
+        master: str | None = None,
+        spark_options: Mapping[str, str] = {},
+        wait_s: float = 600.0,
+        on_progress: "OnProgress | None" = None,
+    ) -> "Rebuild":
+        """Load all files into a database that has nothing of this pipeline; compare it with an exported snapshot."""
+        from onceload.snapshot_file import read_snapshot
+        from onceload_jobs.recover.rebuild import rebuild
+
+        how = _options(self, engine=engine, master=master, spark_options=spark_options)
+        before = read_snapshot(Path(snapshot)) if snapshot is not None else None
+        with _ready(self, "rebuilding") as ready, main_kept():
+            settings = replace(ready, **how, wait_s=wait_s, on_progress=guarded(on_progress))
+            return rebuild(self.declared, settings, batch=_batch(batch), snapshot=before)
 
 
 def _options(

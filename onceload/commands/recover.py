@@ -16,20 +16,20 @@ from onceload.commands.arguments import (
     pairs,
     pipeline_option,
     read_declared,
+    seconds,
     sentence,
 )
 from onceload.commands.reports import code_of, watching
-from onceload.settings import Settings, database
-from onceload.snapshot_file import read_snapshot
+from onceload.settings import Settings
 from onceload.terminal import lines_of_words, on_terminal, show_json, words
 from onceload_core.errors import ExitCode, StateDiffers
-from onceload_core.names import Batch, Position
-from onceload_core.postgres import LedgerSettings, recover_state
+from onceload_core.names import Position
+from onceload_core.postgres import recover_state
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and recovering state does without it.
     from onceload_jobs.recover.rebuild import Comparison
-from onceload.databases import only_pipeline, open_database, opened
+from onceload.databases import only_pipeline, open_database
 from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
 
@@ -121,30 +121,17 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load all sources into a new database, and compare it with a snapshot of the old one."""
-    with database(settings) as dsn:
-        with opened(dsn):
-            pass
-        return _rebuild(arguments, dsn)
-
-
-def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
-    from onceload_jobs.load.settings import LoadSettings, new_batch
-    from onceload_jobs.recover.rebuild import rebuild as rebuild_now
-
     declared = read_declared(arguments)
-    snapshot = read_snapshot(arguments.snapshot) if arguments.snapshot else None
     on_terminal(f"pipeline {declared.name}: loading all files")
     with watching(declared.name, arguments) as on_progress:
-        done = rebuild_now(
-            declared,
-            LoadSettings(
-                ledger=LedgerSettings(dsn=dsn),
-                master=arguments.master,
-                spark_options=pairs("--conf", arguments.conf),
-                on_progress=on_progress,
-            ),
-            batch=Batch(arguments.batch) if arguments.batch else new_batch(),
-            snapshot=snapshot,
+        done = Pipeline(declared, settings).recover_rebuild(
+            snapshot=arguments.snapshot,
+            batch=arguments.batch or None,
+            engine=arguments.engine,
+            master=arguments.master,
+            spark_options=pairs("--conf", arguments.conf),
+            wait_s=seconds("--wait", arguments.wait),
+            on_progress=on_progress,
         )
     for note in done.report.notes:
         words(f"{note.name}: {note.reason}")

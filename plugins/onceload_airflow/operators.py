@@ -232,7 +232,7 @@ class Load(_OfPipeline):
     def _launch(self, command: list[str], environment: Mapping[str, str]) -> Outcome:
         """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence.
 
-        Its message tells the files that need a person, if all others are loaded.
+        If all other files are loaded, its message names the files that need a person.
         """
         with TemporaryDirectory(prefix="onceload-") as folder:
             file = Path(folder) / "outcome.json"

@@ -99,6 +99,7 @@ def watching(airflow, *, every_s=0.01):
             process.kill()
 
 
+@pytest.mark.long
 def test_new_files_are_reported_once_also_over_a_restart(airflow, tmp_path):
     with watching(airflow) as watcher:
         assert watcher.events(looks=2) == []

@@ -110,7 +110,14 @@ def _filled(tmp_path):
     (tmp_path / "pipelines" / "suite").mkdir()
     (tmp_path / "pipelines" / "suite" / "checked.yaml").write_text(_SUITE)
     local = f"{tmp_path}/landing/*.jsonl"
-    for name, path in (("numbers", local), ("stored", "s3://bucket/*.jsonl"), ("checked", local)):
+    paths = {
+        "numbers": local,
+        "stored": "s3://bucket/*.jsonl",
+        "at_google": "gs://bucket/*.jsonl",
+        "at_microsoft": "abfs://container@account.dfs.core.windows.net/*.jsonl",
+        "checked": local,
+    }
+    for name, path in paths.items():
         text = _PIPELINE.format(name=name, path=path) + (
             "quality: {suite: suite/checked.yaml}" if name == "checked" else ""
         )
@@ -248,6 +255,8 @@ def test_each_command_prints_the_next_one_until_your_own_file_is_loaded(fresh):
     [
         (("load", "pipelines/numbers.yaml"), "embedded"),
         (("load", "pipelines/stored.yaml"), "s3"),
+        (("load", "pipelines/at_google.yaml"), "gcs"),
+        (("load", "pipelines/at_microsoft.yaml"), "azure"),
         (("load", "pipelines/numbers.yaml", "--engine", "spark"), "spark"),
         (("load", "pipelines/checked.yaml"), "quality"),
         (("metrics",), "metrics"),
@@ -284,8 +293,9 @@ def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel
     (home / "airflow" / "dags" / "theirs.py").write_text(_DAG_OF_OTHERS)
     environment = _migrated(installed)
     before = installed.frozen()
-    installed.install(f"{wheel}[airflow]", *before)
-    assert {each for each in before if each not in installed.frozen()} == set()
+    # Nothing asks pip to keep what is there.
+    installed.install(f"{wheel}[airflow]")
+    assert before - installed.frozen() == set()
 
     environment |= _BUNDLES
     address = dsn.replace("postgresql://", "onceload://")

@@ -41,6 +41,7 @@ def look(home: Path, **environment: str) -> str:
     return str(done.stderr)
 
 
+@pytest.mark.long
 def test_a_server_that_is_kept_serves_until_its_end_is_asked_for(home):
     address = look(home, ONCELOAD_EMBEDDED_KEEP="1h").partition("the embedded Postgres runs for 60 min more: psql ")[2]
     first = postmaster(home)

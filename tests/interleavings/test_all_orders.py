@@ -120,7 +120,7 @@ def orders() -> Iterator[str]:
 
 @pytest.mark.parametrize("race", [OVERLAPPING, APART, ZOMBIE], ids=lambda race: race.name)
 @pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.long(minutes=2), id="all"), pytest.param(8, id="some")]
+    "every", [pytest.param(1, marks=pytest.mark.long(minutes=2), id="all"), pytest.param(12, id="some")]
 )
 def test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise(theatre, race, every):
     all_orders = list(orders())

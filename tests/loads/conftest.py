@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tasks():
-    """One Spark session for all tests that are not about starting it. Its first query is slow."""
+    """One Spark session for all tests that are not about starting it. Its first query in Python is slow."""
     # Most tests need none of this, and it is slow to import.
     from pyspark.sql import SparkSession
 
@@ -51,7 +51,7 @@ def tasks():
     # These loads are small: less compiling of the JVM's code outweighs slower code.
     options = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
     with SparkTasks.started("tests", "local[2,4]", options) as tasks:
-        SparkSession.builder.getOrCreate().sql("SELECT 1").collect()
+        SparkSession.builder.getOrCreate().range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
         yield tasks
 
 

@@ -52,6 +52,7 @@ def test_a_kept_batch_is_staged_again_on_a_standby_where_its_stage_is_empty(tmp_
         assert loads.load().loaded == 0
 
 
+@pytest.mark.long
 def test_a_worker_of_a_life_that_a_failover_lost_commits_nothing(tmp_path):
     """Ids that the old primary gave away after its standby was cut off are given away again, to another file."""
     with open_site(Successor.ASYNCHRONOUS) as site, opened(tmp_path, site.dsn) as loads:

@@ -121,6 +121,7 @@ def test_a_load_without_new_files_does_not_wait_for_an_earlier_life_of_its_batch
 
 
 @DIRECT
+@pytest.mark.long
 def test_a_load_waits_once_for_what_others_hold(loads):
     declare(loads, Mode.SHARED, sessions=1, ack_deadline_s=1)
     write(loads)

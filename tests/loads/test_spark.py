@@ -242,6 +242,7 @@ def test_a_transform_does_not_hide_what_is_wrong_with_its_records(loads, tasks):
         load_by_spark(loads, tasks, transform="SELECT * FROM records", quarantine_limit=QuarantineLimit(records=1))
 
 
+@pytest.mark.usually_staged
 def test_a_task_that_fails_as_often_as_it_is_tried_is_one_sentence(loads, tasks, monkeypatch):
     monkeypatch.setattr("onceload_jobs.work.spark.tasks._work", _fails)
     loads.write("a.jsonl", line(1))

@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import yaml
 
 import onceload
 from onceload.pipeline_file import read_pipeline
+from onceload.snapshot_file import write_snapshot
+from onceload_core.names import Position
+from onceload_core.replay import Snapshot
 from tests.python.conftest import Place
 from tests.servers import execute, temporary_home
 
@@ -62,6 +66,22 @@ def test_recoveries_from_python(place: Place) -> None:
     assert pipeline.recover_rewind(position=0, dry_run=True).rows == 1
     assert pipeline.recover_rewind(position=0).applied
     assert (place.rows(), pipeline.load().loaded, place.rows()) == ([], 1, [(1,)])
+
+
+def test_a_lost_database_is_rebuilt_and_compared_with_a_snapshot_of_it(place: Place, tmp_path: Path) -> None:
+    place.write("a.jsonl", 1, 2)
+    pipeline = place.pipeline()
+    exported = tmp_path / "exported.snapshot"
+    before = Snapshot(pipeline=pipeline.name, position=Position(1), taken_at=datetime.now(UTC), states={})
+    write_snapshot(before, exported)
+
+    rebuilt = pipeline.recover_rebuild(snapshot=exported, batch="again")
+
+    assert (rebuilt.report.loaded, rebuilt.report.batch, place.rows()) == (2, "again", [(1,), (2,)])
+    assert rebuilt.comparison is not None
+    assert rebuilt.comparison.ahead == ("a.jsonl",)
+    with pytest.raises(onceload.SettingRefused, match="with 1 commits in this database"):
+        pipeline.recover_rebuild()
 
 
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)

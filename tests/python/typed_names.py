@@ -24,6 +24,7 @@ def of_a_pipeline(path: Path) -> None:
     assert_type(pipeline.why("a.jsonl"), onceload.Explanation)
     assert_type(pipeline.recover_state(dry_run=True), onceload.Recovery)
     assert_type(pipeline.recover_rewind(position=3), onceload.Rewind)
+    assert_type(pipeline.recover_rebuild(snapshot=path), onceload.Rebuild)
 
 
 def on_progress(progress: onceload.Progress | onceload.Waiting) -> None:
