@@ -69,6 +69,7 @@ def test_a_mail_says_who_failed_where_and_what_to_do(airflow, tmp_path, dsn):
     assert execute(dsn, "SELECT position FROM onceload.pipeline") == []
 
 
+@pytest.mark.long
 def test_a_setting_that_is_wrong_is_found_when_dags_are_parsed(airflow, monkeypatch):
     monkeypatch.setenv("ONCELOAD_ALERTS", SECRET)
 

@@ -131,6 +131,7 @@ def test_a_file_on_disk_is_reported_when_it_arrives_and_not_at_the_next_look(air
         assert watcher.event() == {"files": 1, "bytes": 9}
 
 
+@pytest.mark.long
 def test_a_failed_look_is_repeated(airflow, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
     file = airflow.pipelines / "readings.yaml"

@@ -76,6 +76,7 @@ def task(tmp_path, dsn):
     return run
 
 
+@pytest.mark.long
 def test_wrong_use_fails_for_good_in_the_words_of_the_load(task, dsn):
     execute(dsn, "DROP SCHEMA onceload CASCADE")
 

@@ -380,6 +380,7 @@ for error in (
 """
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_started_just_now_is_tried_again_and_one_that_failed_is_not(airflow):
     said = airflow.python(_TRIED_AGAIN, ONCELOAD_PIPELINES=str(airflow.pipelines))
 
@@ -408,6 +409,7 @@ print(OnceloadHook().settings.dsn)
 """
 
 
+@pytest.mark.long
 def test_a_task_of_another_database_leads_no_later_one_of_its_process_there(airflow):
     connections = {"AIRFLOW_CONN_ONCELOAD": "postgres://two:5432/b", "AIRFLOW_CONN_OTHER": "postgres://three:5432/c"}
     file = str(airflow.pipelines / "readings.yaml")
@@ -448,6 +450,7 @@ for conn_id in ("onceload", "other", "none"):
 @pytest.mark.parametrize(
     ("set_to", "usual"), [("postgresql://one/a", "postgresql://one/a"), ("", "postgresql://two:5432/b")]
 )
+@pytest.mark.long
 def test_no_database_is_taken_in_place_of_another(airflow, set_to, usual):
     connections = {"AIRFLOW_CONN_ONCELOAD": "postgres://two:5432/b", "AIRFLOW_CONN_OTHER": "postgres://three:5432/c"}
 

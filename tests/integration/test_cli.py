@@ -106,8 +106,9 @@ def test_a_command_writes_how_it_ended_into_the_file_that_it_is_given(empty_dsn,
     assert [each.name for each in tmp_path.iterdir()] == ["outcome.json"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("heeded_ctrl_c")
+@pytest.mark.long
 def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp_path, number):
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
     (tmp_path / "p.yaml").write_text(

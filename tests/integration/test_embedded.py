@@ -209,7 +209,8 @@ def test_a_killed_postmaster_whose_backends_live_on_is_followed_by_a_new_one(hom
     assert not is_running(home)
 
 
-@pytest.mark.parametrize("pid_reused", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("pid_reused", [False, True])
 def test_a_backend_that_outlives_its_postmaster_keeps_a_second_server_out(home, monkeypatch, pid_reused):
     monkeypatch.setattr(embedded, "_START_TIMEOUT_S", 1)
     with user_of(home) as user, psycopg2.connect(user.dsn()) as connection:

@@ -379,7 +379,10 @@ _MANY = 150_000
 @pytest.mark.parametrize(
     "is_killed", [pytest.param(False, marks=pytest.mark.long, id="raised"), pytest.param(True, id="killed")]
 )
-@pytest.mark.parametrize("transform", ["SELECT * FROM records", "SELECT * FROM records DISTRIBUTE BY id"])
+@pytest.mark.parametrize(
+    "transform",
+    [pytest.param("SELECT * FROM records", marks=pytest.mark.long), "SELECT * FROM records DISTRIBUTE BY id"],
+)
 def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform, is_killed):
     """To the half behind it, an input that breaks off may look like one that has ended."""
     loads.write("a.jsonl", "".join(map(line, range(_MANY))))

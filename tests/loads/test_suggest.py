@@ -114,6 +114,7 @@ def test_a_draft_from_a_staged_batch_is_met_by_it(rich, tmp_path):
     assert publish_now(rich).loaded == 600
 
 
+@pytest.mark.long
 def test_a_draft_from_the_target_is_met_by_what_comes_next_as_it_did(rich, tmp_path):
     rich.load()
 
