@@ -304,13 +304,13 @@ class Report(_OfPipeline):
                 "the batch of this run is staged but not published. Its rows are not in the table. "
                 "Clear the task load to publish it"
             )
-        reported = self._of_load(context, _NEEDS_A_PERSON)
+        reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
         problems = "; ".join(dict.fromkeys(filter(None, [*reported, report.problems, found.needs_a_person])))
         if not (problems or report.records):
             raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)
-        if ignored := self._of_load(context, _IGNORED_FIELDS):
-            counts[_IGNORED_FIELDS] = ignored[-1]
+        if ignored := self._ignored_fields(context):
+            counts[_IGNORED_FIELDS] = ignored
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
@@ -321,11 +321,12 @@ class Report(_OfPipeline):
             raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}")
         return counts
 
-    def _of_load(self, context: "Context", key: str) -> list[Any]:
-        """What the tasks before it said of the files."""
-        before = sorted(self.get_flat_relative_ids(upstream=True))
-        said = context["ti"].xcom_pull(task_ids=before, key=key) or []
-        return [each for each in said if each is not None]
+    def _ignored_fields(self, context: "Context") -> Mapping[str, int]:
+        """Of the load of this file, which an audit may follow. A DAG may load other files before it."""
+        loads = (each for each in self.get_flat_relatives(upstream=True) if isinstance(each, Load))
+        of_file = [each.task_id for each in loads if each.pipeline_file == self.pipeline_file]
+        found = context["ti"].xcom_pull(task_ids=of_file, key=_IGNORED_FIELDS) or [] if of_file else []
+        return next((each for each in found if each is not None), {})
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
         """The hook of Airflow's OpenLineage provider; also called for a report that fails."""
