@@ -5,25 +5,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from contextlib import nullcontext
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
-from onceload.pipeline_file import find_pipelines, read_pipeline
-from onceload.placeholders import GIVEN
+from onceload.lag import Behind, Lag
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 from onceload_core.errors import ExitCode, OnceloadError, SettingRefused
-from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import Record
 from onceload_core.postgres.metrics import MetricsReader, Sums
-from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.plan.plan import make_plan
 
 Arguments = argparse.Namespace
 #: For each column of the database, the name of its metric and its help text.
@@ -39,77 +33,8 @@ _GAUGES = {
     "redeliveries": ("redeliveries", "Retries of the current deliveries."),
     "oldest_claim_age_s": ("oldest_claim_age_seconds", "Age of the oldest claim or open delivery in seconds."),
 }
-#: Replaces the date, because placeholder values must not contain wildcards.
-_ANY_DAY = "onceload-any-day"
 _STATES = ("waiting", "held", "staged", "dead")
 _OUTCOMES = ("loaded", "duplicate", "quarantined", "filtered")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lag:
-    """The files and bytes that were not loaded when the files were last listed."""
-
-    #: Including files that are being loaded.
-    files: int
-    #: Of the files that a load would read.
-    bytes: int
-    #: Files that need a person.
-    refused: int
-
-
-@dataclass
-class Behind:
-    """The lag of each pipeline behind its files; measured outside the scrapes, because a listing may take long."""
-
-    engine: Engine
-    folder: Path
-    seen: dict[str, tuple[float, Lag]] = field(default_factory=dict)
-    #: By the name of the pipeline, or of its file if the file cannot be read.
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def look(self) -> None:
-        """Measure every pipeline; if one fails, its last values stay, and their age shows it."""
-        seen: dict[str, tuple[float, Lag]] = {}
-        failed: dict[str, str] = {}
-        for path in find_pipelines(self.folder):
-            name = str(path)
-            try:
-                declared = _of_all_days(read_pipeline(path, offered=dict.fromkeys(GIVEN, _ANY_DAY)))
-                name = declared.name
-                found = make_plan(declared, PostgresLedger(self.engine), now_s=time.time())
-                refused = sum(note.needs_a_person or note.is_unreadable for note in found.notes)
-                files = len(found.to_read) + sum(note.is_busy for note in found.notes)
-                size = sum(file.bytes for file in found.to_read)
-                seen[name] = (time.monotonic(), Lag(files=files, bytes=size, refused=refused))
-            except (OnceloadError, OSError, ValueError) as error:
-                failed[name] = str(error)
-                if name in self.seen:
-                    seen[name] = self.seen[name]
-        for name, reason in failed.items():
-            if self.failed.get(name) != reason:
-                words(f"the lag of {name} is unknown: {reason}")
-        self.seen, self.failed = seen, failed
-
-    @contextmanager
-    def measuring(self, *, every_s: float) -> Iterator[None]:
-        """Measure repeatedly while the block runs."""
-        ended = threading.Event()
-
-        def look() -> None:
-            while True:
-                try:
-                    self.look()
-                except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the metrics show the age.
-                    words(f"the lag is unknown: {error}")
-                if ended.wait(every_s):
-                    return
-
-        # A daemon, because the process may end during a long listing.
-        threading.Thread(target=look, name="onceload lag", daemon=True).start()
-        try:
-            yield
-        finally:
-            ended.set()
 
 
 class Metrics(Collector):
@@ -177,11 +102,6 @@ def _of_commits(all_sums: Sequence[tuple[str, Sums]]) -> Iterator[Metric]:
             records.add_metric([pipeline, outcome], sums.of(outcome))
         size.add_metric([pipeline], sums.of("bytes"))
     yield from (commits, records, size)
-
-
-def _of_all_days(declared: Declared) -> Declared:
-    """A pipeline whose path contains a date, with a wildcard in place of the date."""
-    return replace(declared, source=replace(declared.source, path=declared.source.path.replace(_ANY_DAY, "*")))
 
 
 def _lags(seen: Mapping[str, tuple[float, Lag]], failed: Mapping[str, str]) -> Iterator[Metric]:
