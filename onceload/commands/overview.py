@@ -55,6 +55,7 @@ OVERVIEW: dict[str, dict[str, str]] = {
         "maintain": "delete old sessions and audits, idle producers and unused staging tables",
     },
     "services": {
+        "ui": "serve pages that show the state of all loads",
         "metrics": "print or serve metrics for Prometheus",
         "run": "run Postgres, Airflow and growing sample files on this machine",
         "cluster": "run a Spark master and workers on this machine",

@@ -1,4 +1,4 @@
-"""The commands that start services: run, cluster, demo, metrics."""
+"""The commands that start services: ui, run, cluster, demo, metrics."""
 
 import argparse
 from pathlib import Path
@@ -12,6 +12,9 @@ from onceload_core.errors import ExitCode, SettingRefused
 
 
 def add(commands: Commands) -> None:
+    teaches = "serve pages that show the state of all loads"
+    console = command(commands, "ui", ui, teaches, "onceload ui --pipelines pipelines")
+    _ui_arguments(console)
     teaches = "print or serve metrics for Prometheus"
     metrics_parser = command(
         commands, "metrics", metrics, teaches, "onceload metrics --port 9188 --pipelines pipelines"
@@ -44,16 +47,35 @@ def add(commands: Commands) -> None:
     command(commands, "demo", run_demo, teaches, "onceload demo")
 
 
-def _metrics_arguments(metrics_parser: argparse.ArgumentParser) -> None:
-    metrics_parser.add_argument(
-        "--port", type=positive, metavar="N", help="serve the metrics on this port until Ctrl-C (default: print once)"
+def _ui_arguments(console: argparse.ArgumentParser) -> None:
+    console.add_argument(
+        "--port", type=positive, default=8088, metavar="N", help="the port of the pages (default: 8088)"
     )
-    metrics_parser.add_argument(
+    _address_argument(console)
+    console.add_argument(
+        "--pipelines",
+        type=Path,
+        default=Path("pipelines"),
+        metavar="FOLDER",
+        help="the folder of pipeline files; their source files are listed every minute while a page is open, to show "
+        "what is not loaded yet (default: pipelines)",
+    )
+
+
+def _address_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--address",
         default="127.0.0.1",
         metavar="IP",
         help="the address to listen on (default: 127.0.0.1, this machine only)",
     )
+
+
+def _metrics_arguments(metrics_parser: argparse.ArgumentParser) -> None:
+    metrics_parser.add_argument(
+        "--port", type=positive, metavar="N", help="serve the metrics on this port until Ctrl-C (default: print once)"
+    )
+    _address_argument(metrics_parser)
     metrics_parser.add_argument(
         "--pipelines",
         type=Path,
@@ -63,6 +85,18 @@ def _metrics_arguments(metrics_parser: argparse.ArgumentParser) -> None:
     metrics_parser.add_argument(
         "--look-every", type=positive, default=60, metavar="SECONDS", help="how often to list files (default: 60)"
     )
+
+
+def ui(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Serve the console until stopped."""
+    for package in ("fastapi", "jinja2", "uvicorn"):
+        check_installed(package, needed_by="onceload ui")
+    from onceload.console.standalone import serve
+
+    folder = arguments.pipelines if arguments.pipelines.is_dir() else None
+    with open_database(settings) as engine:
+        serve(engine, address=arguments.address, port=arguments.port, folder=folder)
+    return ExitCode.DONE
 
 
 def metrics(arguments: Arguments, settings: Settings) -> ExitCode:

@@ -1,4 +1,4 @@
-"""Buttons on a task's page that lead to our pages; Airflow creates them when a task ends, however it ends."""
+"""Buttons on a task's page that lead to the console; Airflow creates them when a task ends, however it ends."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ class LedgerLink(BaseOperatorLink):
     name = "Ledger position"
 
     def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
-        return _address("ledger", operator, ti_key)
+        return _address(operator, ti_key)
 
 
 class DataDocsLink(BaseOperatorLink):
@@ -30,11 +30,10 @@ class DataDocsLink(BaseOperatorLink):
     name = "Data Docs"
 
     def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
-        return _address("audit", operator, ti_key)
+        return f"{_address(operator, ti_key)}#audits"
 
 
-def _address(page: str, operator: Any, ti_key: "TaskInstanceKey") -> str:  # noqa: ANN401 - one of ours.
-
+def _address(operator: Any, ti_key: "TaskInstanceKey") -> str:  # noqa: ANN401 - one of ours.
     pipeline = read_pipeline(Path(operator.pipeline_file), offered=dict.fromkeys(GIVEN, "0")).name
     base = str(conf.get("api", "base_url", fallback="")).rstrip("/")
-    return f"{base}/onceload/{page}?{urlencode({'pipeline': pipeline, 'batch': ti_key.run_id})}"
+    return f"{base}/onceload/run?{urlencode({'pipeline': pipeline, 'batch': ti_key.run_id})}"

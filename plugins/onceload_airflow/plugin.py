@@ -1,24 +1,44 @@
-"""The plugin that Airflow discovers: our pages, in its API server."""
+"""The plugin that Airflow discovers: the console, in its API server and its menu."""
 
 from functools import cached_property
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+_PREFIX = "/onceload"
 
-class _Pages:
+
+class _Console:
     """The pages, built at the first request, because every Airflow process imports this module."""
 
     @cached_property
     def _app(self) -> Any:  # noqa: ANN401 - an ASGI app.
-        from onceload_airflow.pages import make_app
+        from onceload_airflow.console import make_airflow_app
 
-        return make_app()
+        return make_airflow_app()
 
     async def __call__(self, *request: Any) -> None:  # noqa: ANN401 - as ASGI has it.
         await self._app(*request)
 
 
+def _view(destination: str, path: str, *, route: str) -> dict[str, Any]:
+    return {
+        "name": "Onceload",
+        "href": f"{_PREFIX}/{path}",
+        "destination": destination,
+        "url_route": route,
+        "icon": f"{_PREFIX}/icon.svg",
+        # Airflow hides other entries behind one that is called Plugins, if there are two.
+        "nav_top_level": destination == "nav",
+    }
+
+
 class OnceloadPlugin(AirflowPlugin):
     name = "onceload"
-    fastapi_apps = [{"app": _Pages(), "url_prefix": "/onceload", "name": "Onceload"}]  # noqa: RUF012 - Airflow's way.
+    fastapi_apps = [{"app": _Console(), "url_prefix": _PREFIX, "name": "Onceload"}]  # noqa: RUF012 - Airflow's way.
+    external_views = [  # noqa: RUF012 - Airflow's way.
+        _view("nav", "", route="onceload"),
+        _view("dag", "of/{DAG_ID}", route="onceload-dag"),
+        _view("dag_run", "of/{DAG_ID}/{RUN_ID}", route="onceload-run"),
+        _view("task_instance", "of/{DAG_ID}/{RUN_ID}", route="onceload-task"),
+    ]

@@ -54,3 +54,9 @@ class MetricsReader:
         for row in connection.execute(SQL["since"], binds):
             sums[row.pipeline_id].add(row)
         return dict(sums)
+
+
+def look_now(engine: Engine) -> Sequence[Record]:
+    """The current state of every pipeline, without the sums of its commits."""
+    with transaction(engine, "(any)", doing="reading the state of all pipelines") as connection:
+        return connection.execute(SQL["now"]).all()

@@ -6,10 +6,10 @@ from sqlalchemy import Engine
 
 from onceload_core.names import Batch
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import statements, transaction, translated
+from onceload_core.postgres.connection import statements, translated
 
 SQL = statements("views.sql")
-View = Literal["status", "producers", "ledger", "receipts", "sessions", "snapshots", "audits"]
+View = Literal["status", "producers", "ledger", "sessions", "snapshots", "audits"]
 
 
 def look(
@@ -26,10 +26,3 @@ def look(
             get_pipeline(connection, pipeline)
         binds = {"pipeline": pipeline, "batch": batch, "at_most": at_most}
         return [dict(row) for row in connection.execute(SQL[view], binds).mappings()]
-
-
-def is_audited_elsewhere(engine: Engine, *, pipeline: str, suite: str, batch: Batch) -> bool:
-    """Whether another pipeline has an audit with the same names of suite and batch."""
-    with transaction(engine, pipeline, doing="reading audits") as connection:
-        binds = {"pipeline": pipeline, "suite": suite, "batch": batch}
-        return bool(connection.execute(SQL["audited_elsewhere"], binds).scalar_one())

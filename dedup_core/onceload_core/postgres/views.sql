@@ -30,14 +30,6 @@ SELECT ledger.position, ledger.kind, ledger.batch, ledger.loaded, ledger.duplica
  WHERE pipeline.name = :pipeline AND ledger.batch = coalesce(:batch, ledger.batch)
  ORDER BY ledger.position DESC LIMIT :at_most;
 
--- name: receipts
-SELECT receipt.position, receipt.producer, receipt.generation, CAST(receipt.spans AS text) AS spans, receipt.rows,
-       receipt.condition
-  FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
-  JOIN onceload.pipeline USING (pipeline_id)
- WHERE pipeline.name = :pipeline AND ledger.batch = coalesce(:batch, ledger.batch)
- ORDER BY receipt.position DESC, receipt.producer, receipt.generation LIMIT :at_most;
-
 -- name: sessions
 SELECT session.name AS session, session.epoch,
        CASE WHEN session.lease_until > clock_timestamp() THEN 'alive' ELSE 'away' END AS state,
@@ -64,8 +56,3 @@ SELECT audit.batch, audit.passed, result.expectation, result.about, result.sever
   LEFT JOIN onceload.quality_result AS result USING (audit_id)
  WHERE pipeline.name = :pipeline AND audit.batch = coalesce(:batch, audit.batch)
  ORDER BY audit.audit_id DESC, result.number LIMIT :at_most;
-
--- name: audited_elsewhere
--- Whether another pipeline has an audit with the same names of suite and batch.
-SELECT EXISTS (SELECT FROM onceload.audit JOIN onceload.pipeline USING (pipeline_id)
-                WHERE suite = :suite AND batch = :batch AND pipeline.name <> :pipeline);

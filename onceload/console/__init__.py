@@ -1,0 +1,1 @@
+"""The console: pages that show the state of all loads, in Airflow and by themselves."""

@@ -1,0 +1,43 @@
+"""What differs between the console in Airflow and the one by itself: the database, who may see what, and the links."""
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastapi import Request
+from sqlalchemy import Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A page outside the console."""
+
+    address: str
+    words: str
+
+
+class Access(Protocol):
+    @property
+    def authenticate(self) -> Callable[..., Any]:
+        """A dependency of FastAPI: it stores the user in `request.state.user`, or raises an HTTPException."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the pipeline files, if this process can read it."""
+
+    def opened(self) -> AbstractContextManager[Engine]:
+        """An engine on the database."""
+
+    def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
+        """Those of the pipelines that the user may see."""
+
+    def login(self, request: Request) -> str | None:
+        """The address of a login page, for a request without a login."""
+
+    def run(self, dag_id: str, run_id: str) -> Link | None:
+        """The page of a run."""
+
+    def dag(self, pipeline: str) -> Link | None:
+        """The page of the pipeline's DAG."""

@@ -1,0 +1,101 @@
+"""The pages as a FastAPI app, for Airflow's API server and for `onceload ui`."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from onceload.console.access import Access
+from onceload.console.pages import Name, Pages
+from onceload.console.rendering import rendered, static
+from onceload_core.errors import NotFound, OnceloadError
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'self'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_STATIC = {"console.css": "text/css", "theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+def make_app(access: Access) -> FastAPI:
+    # No OpenAPI document and no docs pages: they would be unprotected.
+    app = FastAPI(openapi_url=None)
+    for name, kind in _STATIC.items():
+        app.get(f"/{name}")(_static(name, kind))
+    _add_pages(app, Pages(access), access)
+    app.exception_handler(HTTPException)(_refused(access))
+    app.exception_handler(404)(_refused(access))
+    app.exception_handler(RequestValidationError)(_malformed)
+    app.exception_handler(OnceloadError)(_failed)
+    app.middleware("http")(_with_headers)
+    return app
+
+
+def _add_pages(app: FastAPI, pages: Pages, access: Access) -> None:
+    def may_see(request: Request, pipeline: Name) -> None:
+        if pipeline not in access.seen_by(request, [pipeline]):
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"you have no right to see pipeline {pipeline}")
+
+    known = [Depends(access.authenticate)]
+    app.get("/", dependencies=known, response_class=HTMLResponse)(pages.overview)
+    for path, show in {
+        "/pipeline": pages.timeline,
+        "/files": pages.files,
+        "/quarantine": pages.quarantine,
+        "/attention": pages.attention,
+        "/quality": pages.quality,
+        "/snapshots": pages.snapshots,
+        "/declaration": pages.declaration,
+        "/run": pages.run,
+        "/file": pages.file,
+        "/row": pages.row,
+    }.items():
+        app.get(path, dependencies=[*known, Depends(may_see)], response_class=HTMLResponse)(show)  # type: ignore[type-var]
+
+
+def _static(name: str, kind: str) -> Callable[[], Response]:
+    def serve() -> Response:
+        return Response(static(name), media_type=kind)
+
+    return serve
+
+
+async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    response = await answer(request)
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def _refused(access: Access) -> Callable[[Request, HTTPException], Response]:
+    """A request without a login leads to the login; others get a page."""
+
+    def handle(request: Request, error: HTTPException) -> Response:
+        if error.status_code == HTTPStatus.UNAUTHORIZED and (login := access.login(request)):
+            return RedirectResponse(login, status_code=HTTPStatus.SEE_OTHER)
+        return _error(error.status_code, str(error.detail))
+
+    return handle
+
+
+def _malformed(_: Request, error: RequestValidationError) -> Response:
+    wrong = ", ".join(str(each["loc"][-1]) for each in error.errors())
+    return _error(HTTPStatus.BAD_REQUEST, f"this address has a wrong value for: {wrong}")
+
+
+def _failed(_: Request, error: OnceloadError) -> Response:
+    status = HTTPStatus.NOT_FOUND if isinstance(error, NotFound) else HTTPStatus.SERVICE_UNAVAILABLE
+    return _error(status, str(error))
+
+
+def _error(status: int, message: str) -> Response:
+    title = HTTPStatus(status).phrase
+    return HTMLResponse(rendered("error.html", {"title": title, "message": message, "tab": None}), status_code=status)

@@ -1,0 +1,143 @@
+"""One file: its generations, what was loaded of it and by whom; and where one row came from."""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine
+
+from onceload.console.reading import reading
+from onceload_core.errors import NotFound, OnceloadError
+from onceload_core.postgres.connection import Record, array, statements
+from onceload_core.postgres.quarantine import find_root
+from onceload_core.spans import Span, SpanSet
+from onceload_jobs.files.reading import open_stream
+
+SQL = statements("files.sql", package=__package__)
+_GENERATIONS_MAX = 20
+_RECEIPTS_MAX = 200
+_RECORDS_MAX = 500
+_WORK_MAX = 100
+#: How much of a record is read from its file.
+_RAW_BYTES_MAX = 4 * 2**10
+#: How far into a compressed file a record is looked for.
+_READ_BYTES_MAX = 64 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A part of the picture of a file, in thousandths of its length."""
+
+    kind: str
+    first: float
+    width: float
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    row: Record
+    pieces: tuple[Piece, ...]
+    #: The end of the picture.
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    name: str
+    generations: tuple[Generation, ...]
+    receipts: Sequence[Record]
+    work: Sequence[Record]
+    bad_records: Sequence[Record]
+
+
+def file_of(engine: Engine, pipeline: str, name: str) -> File:
+    with reading(engine, f"the file {name}", pipeline=pipeline) as (connection, pipeline_id):
+        binds = {"pipeline_id": pipeline_id, "name": name, "at_most": _GENERATIONS_MAX}
+        rows = connection.execute(SQL["generations"], binds).all()
+        if not rows:
+            raise NotFound("file", name)
+        of = {"pipeline_id": pipeline_id, "producer_ids": array(row.producer_id for row in rows)}
+        receipts = connection.execute(SQL["receipts"], of | {"at_most": _RECEIPTS_MAX}).all()
+        bad_records = connection.execute(SQL["bad_records"], of | {"at_most": _RECORDS_MAX}).all()
+        work = connection.execute(SQL["work"], of | {"at_most": _WORK_MAX}).all()
+    return File(
+        name=name,
+        generations=tuple(_generation(row, bad_records, work) for row in rows),
+        receipts=receipts,
+        work=work,
+        bad_records=bad_records,
+    )
+
+
+def _generation(row: Record, bad_records: Sequence[Record], work: Sequence[Record]) -> Generation:
+    consumed = SpanSet.parse(row.consumed)
+    held = [Span(each.sequence_id, each.sequence_id + 1) for each in bad_records if _is_held(each, row)]
+    in_hand = [(SpanSet.parse(each.spans), each.state) for each in work if each.producer_id == row.producer_id]
+    end = max([row.size or 0, 1, *(span.end for spans in (consumed, *(each for each, _ in in_hand)) for span in spans)])
+    pieces = [_piece("loaded", span, end) for span in consumed]
+    pieces += [_piece(state, span, end) for spans, state in in_hand for span in spans]
+    pieces += [_piece("quarantined", span, end) for span in held]
+    return Generation(row=row, pieces=tuple(pieces), end=end)
+
+
+def _is_held(record: Record, row: Record) -> bool:
+    return bool(record.producer_id == row.producer_id and record.state == "held")
+
+
+def _piece(kind: str, span: Span, end: int) -> Piece:
+    # A single record of a large file must still be seen.
+    width = max(1000 * len(span) / end, 2.0)
+    start = min(1000 * span.first / end, 1000 - width)
+    words = f"{kind}: [{span.first:,}, {span.end:,})"
+    return Piece(kind=kind, first=round(start, 2), width=round(width, 2), words=words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Where a row came from."""
+
+    producer: Record
+    sequence: int
+    #: None if no commit is found: of producers that records name, receipts are not searched.
+    commit: Record | None
+    #: If it went to the quarantine.
+    bad_record: Record | None
+    #: The beginning of the record, if its file can be read from here, or why not.
+    raw: bytes | None
+    not_read: str | None
+
+
+def row_of(engine: Engine, pipeline: str, *, producer_id: int, sequence: int) -> Row:
+    with reading(engine, "where a row came from", pipeline=pipeline) as (connection, pipeline_id):
+        binds = {"pipeline_id": pipeline_id, "producer_id": producer_id, "sequence": sequence}
+        producer = _one(connection, "producer", binds)
+        if producer is None:
+            raise NotFound(f"producer of pipeline {pipeline}", str(producer_id))
+        commit, bad = _one(connection, "commit_of_row", binds), _one(connection, "bad_record", binds)
+    raw, not_read = _read(engine, pipeline, producer.name, sequence)
+    return Row(producer=producer, sequence=sequence, commit=commit, bad_record=bad, raw=raw, not_read=not_read)
+
+
+def _one(connection: Connection, statement: str, binds: Mapping[str, object]) -> Record | None:
+    return connection.execute(SQL[statement], binds).one_or_none()
+
+
+def _read(engine: Engine, pipeline: str, name: str, sequence: int) -> tuple[bytes | None, str | None]:
+    """The beginning of a record in its file, or why it is not shown."""
+    root = find_root(engine, pipeline)
+    if root is None:
+        return None, "records of this format are numbered, and not found by their position in the file"
+    if sequence > _READ_BYTES_MAX:
+        return None, f"it begins after the first {_READ_BYTES_MAX // 2**20} MiB of its file"
+    try:
+        with open_stream(posixpath.join(root, name)) as stream:
+            left = sequence
+            while left and (block := stream.read(min(left, 2**20))):
+                left -= len(block)
+            line = stream.read(_RAW_BYTES_MAX)
+    except OnceloadError as error:
+        return None, str(error)
+    if left or not line:
+        return None, "the file is shorter now"
+    return line.split(b"\n", 1)[0], None

@@ -1,0 +1,174 @@
+"""The overview: a line for each pipeline, the worst first."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine
+
+from onceload.console.reading import reading
+from onceload.console.states import Found, State, next_run, state_of
+from onceload.lag import Behind, Lag
+from onceload_core.postgres.connection import Record, array, statements
+from onceload_core.postgres.metrics import look_now
+
+SQL = statements("overview.sql", package=__package__)
+#: The sparklines show this many hours.
+HOURS = 48
+PAGE = 50
+_DAY = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """A batch that is being loaded."""
+
+    batch: str
+    #: Those that are alive.
+    sessions: tuple[str, ...]
+    #: Parts that wait or are in progress, and those that are staged.
+    left: int
+    staged: int
+    since: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hours:
+    """The records that were committed in each of the last hours, the oldest first."""
+
+    loaded: tuple[int, ...] = (0,) * HOURS
+    quarantined: tuple[int, ...] = (0,) * HOURS
+
+    @property
+    def quarantined_today(self) -> int:
+        return sum(self.quarantined[-_DAY:])
+
+    @property
+    def quarantined_before(self) -> int:
+        return sum(self.quarantined[:-_DAY])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    name: str
+    state: State
+    reason: str
+    found: Found
+    #: How long ago its files were listed.
+    lag_age_s: float | None = None
+    next_run: datetime | None = None
+    schedule: str | None = None
+    hours: Hours = Hours()
+    loading: tuple[Loading, ...] = ()
+
+    @property
+    def row(self) -> Record | None:
+        return self.found.row
+
+    @property
+    def lag(self) -> Lag | None:
+        return self.found.lag
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    #: Those of this page, with everything.
+    lines: tuple[Line, ...]
+    #: How many pipelines each state has.
+    states: Mapping[State, int]
+    #: How many match the search and the state.
+    matching: int
+    pages: int
+
+
+def lines_of(engine: Engine, behind: Behind | None, *, now: datetime) -> list[Line]:
+    """Every pipeline, the worst first; known by the database, or by its pipeline file alone."""
+    rows = {row.name: row for row in look_now(engine)}
+    files = {} if behind is None else dict.fromkeys([*behind.seen, *behind.failed, *behind.described])
+    lines = [_line(name, rows.get(name), behind, now=now) for name in dict.fromkeys([*rows, *files])]
+    return sorted(lines, key=lambda line: (line.state.badness, line.name))
+
+
+def _line(name: str, row: Record | None, behind: Behind | None, *, now: datetime) -> Line:
+    seen_at, lag = behind.seen.get(name, (None, None)) if behind else (None, None)
+    described = behind.described.get(name) if behind else None
+    failed = behind.failed.get(name) if behind else None
+    declared = described.declared if described else None
+    found = Found(row=row, lag=lag, failed=failed, declared=declared)
+    state, reason = state_of(found, now=now)
+    return Line(
+        name=name,
+        state=state,
+        reason=reason,
+        found=found,
+        lag_age_s=None if seen_at is None else time.monotonic() - seen_at,
+        next_run=next_run(declared, now=now) if declared else None,
+        schedule=declared.schedule if declared else None,
+    )
+
+
+def overview(
+    engine: Engine, lines: Sequence[Line], *, search: str, state: State | None, page: int, now: datetime
+) -> Overview:
+    """One page of the lines that match."""
+    named = [line for line in lines if search.casefold() in line.name.casefold()]
+    matching = [line for line in named if state is None or line.state is state]
+    shown = matching[(page - 1) * PAGE : page * PAGE]
+    return Overview(
+        lines=tuple(with_activity(engine, shown, now=now)),
+        states={each: sum(line.state is each for line in named) for each in State},
+        matching=len(matching),
+        pages=max(1, -(-len(matching) // PAGE)),
+    )
+
+
+def with_activity(engine: Engine, lines: Collection[Line], *, now: datetime) -> list[Line]:
+    """The lines with what was committed in the last hours, and what is being loaded."""
+    ids = [line.row.pipeline_id for line in lines if line.row is not None]
+    with reading(engine, "the commits of the last hours") as (connection, _):
+        hours = _hours(connection.execute(SQL["hours"], _binds(ids, now)).all(), now=now)
+        loading: dict[int, list[Loading]] = {}
+        for row in connection.execute(SQL["loading"], {"pipeline_ids": array(ids)}):
+            loading.setdefault(row.pipeline_id, []).append(
+                Loading(
+                    batch=row.batch,
+                    sessions=tuple(row.sessions or ()),
+                    left=row.left_over,
+                    staged=row.staged,
+                    since=row.since,
+                )
+            )
+    return [
+        line
+        if line.row is None
+        else replace(
+            line,
+            hours=hours.get(line.row.pipeline_id, Hours()),
+            loading=tuple(loading.get(line.row.pipeline_id, ())),
+        )
+        for line in lines
+    ]
+
+
+def _binds(ids: Sequence[int], now: datetime) -> dict[str, object]:
+    return {"pipeline_ids": array(ids), "since": datetime.fromtimestamp((_hour(now) - HOURS + 1) * 3600, UTC)}
+
+
+def _hour(now: datetime) -> int:
+    return int(now.timestamp() // 3600)
+
+
+def _hours(rows: Sequence[Record], *, now: datetime) -> dict[int, Hours]:
+    first = _hour(now) - HOURS + 1
+    sums: dict[int, tuple[list[int], list[int]]] = {}
+    for row in rows:
+        loaded, quarantined = sums.setdefault(row.pipeline_id, ([0] * HOURS, [0] * HOURS))
+        # A commit after `now` counts for the last hour.
+        index = min(row.hour - first, HOURS - 1)
+        loaded[index] += row.loaded
+        quarantined[index] += row.quarantined
+    return {
+        each: Hours(loaded=tuple(loaded), quarantined=tuple(quarantined))
+        for each, (loaded, quarantined) in sums.items()
+    }

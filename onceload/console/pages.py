@@ -1,0 +1,153 @@
+"""What each page shows."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Query, Request
+
+from onceload.console.access import Access
+from onceload.console.files import file_of, row_of
+from onceload.console.overview import Line, lines_of, overview, with_activity
+from onceload.console.pipelines import (
+    audits_of,
+    dead_letters_of,
+    declarations_of,
+    files_of,
+    run_of,
+    snapshots_of,
+    timeline_of,
+)
+from onceload.console.quarantine import quarantine_of
+from onceload.console.rendering import rendered
+from onceload.console.states import State
+from onceload.console.watching import Watch
+from onceload.quarantined import readable
+from onceload_core.errors import NotFound
+
+_NAME = r"^[^\x00]{1,1000}$"
+Name = Annotated[str, Query(pattern=_NAME)]
+Word = Annotated[str, Query(pattern=r"^[^\x00]{0,1000}$")]
+Number = Annotated[int, Query(ge=0, lt=2**63)]
+Page = Annotated[int, Query(ge=1, le=10_000)]
+
+
+class Pages:
+    """Each method is a page; its arguments are those of its address."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._watch = Watch(access)
+
+    def overview(self, request: Request, search: Word = "", state: Word = "", page: Page = 1) -> str:
+        behind, now = self._watch.now(), _now()
+        with self._access.opened() as engine:
+            lines = lines_of(engine, behind, now=now)
+            seen = self._access.seen_by(request, [line.name for line in lines])
+            chosen = State(state) if state in set(State) else None
+            found = overview(
+                engine,
+                [line for line in lines if line.name in seen],
+                search=search,
+                state=chosen,
+                page=page,
+                now=now,
+            )
+        values = {"found": found, "search": search, "state": chosen, "page": page, "now": now}
+        return self._page("overview.html", {**values, "folder": self._access.folder, "is_listed": behind is not None})
+
+    def timeline(self, pipeline: Name, before: Number | None = None) -> str:
+        with self._access.opened() as engine:
+            timeline = timeline_of(engine, pipeline, before=before)
+            line = self._line(pipeline)
+            (line,) = with_activity(engine, [line], now=_now())
+        return self._page("pipeline.html", {"pipeline": pipeline, "line": line, "timeline": timeline})
+
+    def files(self, pipeline: Name, search: Word = "", after: Word = "") -> str:
+        with self._access.opened() as engine:
+            found = files_of(engine, pipeline, search=search, after=after)
+        return self._page("files.html", {"pipeline": pipeline, "found": found, "search": search})
+
+    def quality(self, pipeline: Name) -> str:
+        with self._access.opened() as engine:
+            audits = audits_of(engine, pipeline)
+        return self._page("quality.html", {"pipeline": pipeline, "audits": audits})
+
+    def snapshots(self, pipeline: Name) -> str:
+        with self._access.opened() as engine:
+            snapshots = snapshots_of(engine, pipeline)
+        return self._page("snapshots.html", {"pipeline": pipeline, "snapshots": snapshots})
+
+    def declaration(self, pipeline: Name) -> str:
+        with self._access.opened() as engine:
+            declarations = declarations_of(engine, pipeline)
+        return self._page(
+            "declaration.html",
+            {"pipeline": pipeline, "declarations": declarations, "text": self._text_of(pipeline)},
+        )
+
+    def run(self, pipeline: Name, batch: Name) -> str:
+        with self._access.opened() as engine:
+            run = run_of(engine, pipeline, batch)
+        if run.commits is None and not run.findings:
+            # A run that has done nothing yet has a page too: Airflow links to it.
+            return self._page("run.html", {"pipeline": pipeline, "batch": batch, "run": run, "airflow": None})
+        newest = run.commits.newest if run.commits else None
+        link = self._access.run(newest.dag_id, newest.run_id) if newest and newest.dag_id and newest.run_id else None
+        return self._page("run.html", {"pipeline": pipeline, "batch": batch, "run": run, "airflow": link})
+
+    def file(self, pipeline: Name, name: Name) -> str:
+        with self._access.opened() as engine:
+            found = file_of(engine, pipeline, name)
+        behind = self._watch.now()
+        seen = behind.seen.get(pipeline) if behind else None
+        notes = [note for note in seen[1].notes if note.name == name] if seen else []
+        return self._page("file.html", {"pipeline": pipeline, "found": found, "notes": notes})
+
+    def row(self, pipeline: Name, producer_id: Number | None = None, sequence: Number | None = None) -> str:
+        values: dict[str, object] = {
+            "pipeline": pipeline,
+            "producer_id": producer_id,
+            "sequence": sequence,
+            "found": None,
+            "raw": None,
+        }
+        if producer_id is not None and sequence is not None:
+            with self._access.opened() as engine:
+                found = row_of(engine, pipeline, producer_id=producer_id, sequence=sequence)
+            raw = None if found.raw is None else "\n".join(readable(found.raw))
+            values |= {"found": found, "raw": raw}
+        return self._page("row.html", values)
+
+    def quarantine(
+        self, pipeline: Name, kind: Word | None = None, file: Word | None = None, before: Number | None = None
+    ) -> str:
+        with self._access.opened() as engine:
+            found = quarantine_of(engine, pipeline, kind=kind, file=file, before=before)
+        return self._page("quarantine.html", {"pipeline": pipeline, "found": found, "kind": kind, "file": file})
+
+    def attention(self, pipeline: Name) -> str:
+        with self._access.opened() as engine:
+            letters = dead_letters_of(engine, pipeline)
+        line = self._line(pipeline)
+        return self._page("attention.html", {"pipeline": pipeline, "line": line, "letters": letters})
+
+    def _line(self, pipeline: str) -> Line:
+        with self._access.opened() as engine:
+            lines = lines_of(engine, self._watch.now(), now=_now())
+        for line in lines:
+            if line.name == pipeline:
+                return line
+        raise NotFound("pipeline", pipeline)
+
+    def _text_of(self, pipeline: str) -> str | None:
+        behind = self._watch.now()
+        described = behind.described.get(pipeline) if behind else None
+        return described.path.read_text(encoding="utf-8") if described else None
+
+    def _page(self, template: str, values: Mapping[str, object]) -> str:
+        return rendered(template, {"access": self._access, "now": _now(), **values})
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,99 @@
+"""`onceload ui`: the console without Airflow, for everyone who has the token in its address."""
+
+import hmac
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Engine
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from onceload.console.access import Link
+from onceload.console.app import make_app
+from onceload.terminal import words
+from onceload_core.errors import SettingRefused
+
+_TOKEN = "token"  # noqa: S105 - a name.
+
+
+class TokenAccess:
+    """Everyone who has the token sees everything."""
+
+    def __init__(self, engine: Engine, *, folder: Path | None, token: str) -> None:
+        self.folder = folder
+        self._engine, self._token = engine, token
+
+    def authenticate(self, request: Request) -> None:
+        given = next((value for name, value in request.cookies.items() if name == cookie_name(request)), "")
+        if not self.is_token(given):
+            message = "open the address that `onceload ui` has printed, with its token"
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, message)
+
+    def is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine]:
+        yield self._engine
+
+    def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
+        del request
+        return set(pipelines)
+
+    def login(self, request: Request) -> str | None:
+        del request
+        return None
+
+    def run(self, dag_id: str, run_id: str) -> Link | None:
+        del dag_id, run_id
+        return None
+
+    def dag(self, pipeline: str) -> Link | None:
+        del pipeline
+        return None
+
+
+def cookie_name(request: Request) -> str:
+    """Cookies do not know ports, and there may be several servers on this machine."""
+    return f"onceload_{_TOKEN}_{request.url.port}"
+
+
+def make_standalone_app(access: TokenAccess, *, hosts: Collection[str]) -> FastAPI:
+    app = make_app(access)
+
+    @app.middleware("http")
+    async def log_in(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        given = request.query_params.get(_TOKEN)
+        if given is None or not access.is_token(given):
+            return await answer(request)
+        # The token must not stay in the address, which may be copied.
+        response = RedirectResponse(str(request.url.remove_query_params(_TOKEN)), status_code=HTTPStatus.SEE_OTHER)
+        response.set_cookie(cookie_name(request), given, httponly=True, samesite="strict")
+        return response
+
+    # A page of another site must not reach this server under a name that leads here.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts])
+    return app
+
+
+def serve(engine: Engine, *, address: str, port: int, folder: Path | None) -> None:
+    """Serve the pages until stopped."""
+    token = secrets.token_urlsafe(24)
+    try:
+        listening = socket.create_server((address, port))
+    except OSError as error:
+        found = f"{address}:{port} ({error.strerror})"
+        raise SettingRefused("--port", found, "a free port, such as --port 8099") from error
+    access = TokenAccess(engine, folder=folder, token=token)
+    app = make_standalone_app(access, hosts=["localhost", "127.0.0.1", address])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    words(f"the console is at http://{address}:{listening.getsockname()[1]}/?{_TOKEN}={token}")
+    words("everyone who has this address can read all loads, with values of records. Ctrl-C stops")
+    with listening:
+        server.run(sockets=[listening])

@@ -1,0 +1,117 @@
+"""The state of a pipeline in a word, with its reason."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from onceload.lag import Lag
+from onceload.terminal import counted, time_in_words
+from onceload_core.postgres.connection import Record
+from onceload_jobs.pipeline.declared import ON_ARRIVAL, Declared
+
+#: Work that no living session takes is stuck after this time.
+_STUCK_AFTER_S = 300.0
+#: New files are late after this time, or after two intervals of the schedule.
+_LATE_AFTER_S = 900.0
+
+
+class State(StrEnum):
+    """The worst first."""
+
+    NEEDS_A_PERSON = "needs a person"
+    STUCK = "stuck"
+    LATE = "late"
+    PAUSED = "paused"
+    LOADING = "loading"
+    FINE = "fine"
+    NEW = "new"
+
+    @property
+    def badness(self) -> int:
+        """0 for the worst."""
+        return list(State).index(self)
+
+    @property
+    def css(self) -> str:
+        return self.replace(" ", "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The facts about a pipeline that decide its state."""
+
+    #: Its state in the database; None before its first load.
+    row: Record | None
+    lag: Lag | None = None
+    #: Why its pipeline file or its files cannot be read.
+    failed: str | None = None
+    declared: Declared | None = None
+
+
+def state_of(found: Found, *, now: datetime) -> tuple[State, str]:
+    """The state, and all reasons for it."""
+    bad = sorted(_wrong(found, now=now), key=lambda each: each[0].badness)
+    if bad:
+        worst = bad[0][0]
+        return worst, "; ".join(reason for state, reason in bad if state is worst)
+    if found.row is None:
+        return State.NEW, "nothing was loaded yet"
+    if found.row.sessions_alive:
+        return State.LOADING, f"{counted(found.row.sessions_alive, 'session')} alive"
+    if found.lag is not None and found.lag.files:
+        return State.FINE, f"{counted(found.lag.files, 'new file')}, not due yet"
+    return State.FINE, "all files are loaded" if found.lag is not None else "no known problem"
+
+
+def _wrong(found: Found, *, now: datetime) -> Iterator[tuple[State, str]]:
+    if found.failed:
+        yield State.NEEDS_A_PERSON, found.failed
+    if found.lag and found.lag.refused:
+        yield State.NEEDS_A_PERSON, f"{counted(found.lag.refused, 'file')} cannot be loaded"
+    if found.row is not None:
+        yield from _wrong_in_database(found.row)
+    if (
+        found.lag
+        and found.lag.oldest_at is not None
+        and found.declared
+        and not (found.row and found.row.sessions_alive)
+    ):
+        age_s = now.timestamp() - found.lag.oldest_at
+        limit_s = late_after_s(found.declared, now=now)
+        if limit_s is not None and age_s > limit_s:
+            yield State.LATE, f"the oldest new file is {time_in_words(age_s)} old"
+
+
+def _wrong_in_database(row: Record) -> Iterator[tuple[State, str]]:
+    if row.dead:
+        yield State.NEEDS_A_PERSON, f"{counted(row.dead, 'dead letter')}"
+    if row.audit_passed is False:
+        yield State.NEEDS_A_PERSON, "the last audit failed"
+    age_s = row.oldest_claim_age_s
+    if age_s is not None and age_s > _STUCK_AFTER_S and not row.sessions_alive:
+        yield State.STUCK, f"work waits since {time_in_words(float(age_s))}, and no session is alive"
+
+
+def late_after_s(declared: Declared, *, now: datetime) -> float | None:
+    """After how long a new file is late; None if people start the loads."""
+    if declared.schedule is None:
+        return None
+    if declared.schedule == ON_ARRIVAL:
+        return _LATE_AFTER_S
+    first, second = next_runs(declared.schedule, now=now)
+    return max(_LATE_AFTER_S, 2 * (second - first).total_seconds())
+
+
+def next_run(declared: Declared, *, now: datetime) -> datetime | None:
+    """When the schedule starts the next run."""
+    if declared.schedule in (None, ON_ARRIVAL):
+        return None
+    return next_runs(declared.schedule, now=now)[0]
+
+
+def next_runs(schedule: str, *, now: datetime) -> tuple[datetime, datetime]:
+    from croniter import croniter
+
+    times = croniter(schedule, now.astimezone(UTC))
+    return times.get_next(datetime), times.get_next(datetime)

@@ -1,0 +1,60 @@
+"""The lag of the pipelines, measured for as long as someone looks."""
+
+import threading
+import time
+from contextlib import suppress
+
+from onceload.console.access import Access
+from onceload.lag import Behind
+from onceload.terminal import words
+from onceload_core.errors import OnceloadError
+
+_EVERY_S = 60.0
+#: After this time without a request, nothing is listed until the next one.
+_IDLE_S = 600.0
+
+
+class Watch:
+    """Lists the files of all pipelines in the background, because a listing may take long."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._lock = threading.Lock()
+        self._asked_at = 0.0
+        self._is_running = False
+        self._behind: Behind | None = None
+
+    def now(self) -> Behind | None:
+        """The last listing; None if nothing was listed yet, or there is no folder of pipelines."""
+        with self._lock:
+            self._asked_at = time.monotonic()
+            if not self._is_running and self._access.folder is not None:
+                self._is_running = True
+                # A daemon, because the process may end during a long listing.
+                threading.Thread(target=self._run, name="onceload console", daemon=True).start()
+            return self._behind
+
+    def _run(self) -> None:
+        while self._is_asked_for():
+            with suppress(OnceloadError):
+                self._look()
+            time.sleep(_EVERY_S)
+
+    def _look(self) -> None:
+        folder = self._access.folder
+        if folder is None:
+            return
+        with self._access.opened() as engine:
+            before = self._behind
+            behind = Behind(engine, folder, seen=before.seen if before else {}, failed=before.failed if before else {})
+            try:
+                behind.look()
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the page shows the age.
+                words(f"the lag is unknown: {error}")
+            else:
+                self._behind = behind
+
+    def _is_asked_for(self) -> bool:
+        with self._lock:
+            self._is_running = time.monotonic() - self._asked_at < _IDLE_S
+            return self._is_running

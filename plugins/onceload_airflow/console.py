@@ -1,0 +1,107 @@
+"""The console in Airflow's web UI.
+
+Airflow does not protect the apps of plugins. So each page requires a login and the right to read the task logs of the
+pipeline's DAG, because like those it shows values of records.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.providers.common.compat.sdk import conf
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Engine
+
+from onceload.console.access import Link
+from onceload.console.app import make_app
+from onceload_airflow.by_hand import PIPELINES
+from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.ingest import dag_id_of
+from onceload_core.postgres.views import look
+
+_NAMES_MAX = 100_000
+
+
+class AirflowAccess:
+    """Airflow's users, connection and pages."""
+
+    @property
+    def folder(self) -> Path | None:
+        folder = Path(PIPELINES)
+        return folder if folder.is_dir() else None
+
+    async def authenticate(self, request: Request, user: GetUserDep) -> None:
+        request.state.user = user
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine]:
+        with OnceloadHook().opened() as engine:
+            yield engine
+
+    def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
+        ids = {dag_id_of(name): name for name in pipelines}
+        has_teams = conf.getboolean("core", "multi_team", fallback=False)
+        teams = DagModel.get_dag_id_to_team_name_mapping([*ids]) if has_teams else {}
+        manager = get_auth_manager()
+        return {
+            name
+            for dag_id, name in ids.items()
+            if manager.is_authorized_dag(
+                method="GET",
+                access_entity=DagAccessEntity.TASK_LOGS,
+                details=DagDetails(id=dag_id, **({"team_name": teams[dag_id]} if dag_id in teams else {})),
+                user=request.state.user,
+            )
+        }
+
+    def login(self, request: Request) -> str | None:
+        return str(get_auth_manager().get_url_login(next_url=str(request.url)))
+
+    def run(self, dag_id: str, run_id: str) -> Link | None:
+        return Link(address=f"{_base()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}", words="Airflow")
+
+    def dag(self, pipeline: str) -> Link | None:
+        return Link(address=f"{_base()}/dags/{quote(dag_id_of(pipeline), safe='')}", words="Its DAG in Airflow")
+
+
+def make_airflow_app() -> FastAPI:
+    access = AirflowAccess()
+    app = make_app(access)
+    known = [Depends(access.authenticate)]
+
+    # Airflow writes the ids into these addresses as they are, so they are in the path: in a query, + is a space.
+    @app.get("/of/{dag_id}", dependencies=known)
+    def of_dag(request: Request, dag_id: str) -> RedirectResponse:
+        return _to(request, "pipeline", pipeline=_pipeline_of(access, dag_id))
+
+    @app.get("/of/{dag_id}/{run_id:path}", dependencies=known)
+    def of_run(request: Request, dag_id: str, run_id: str) -> RedirectResponse:
+        return _to(request, "run", pipeline=_pipeline_of(access, dag_id), batch=run_id)
+
+    return app
+
+
+def _pipeline_of(access: AirflowAccess, dag_id: str) -> str:
+    with access.opened() as engine:
+        names = [str(row["pipeline"]) for row in look(engine, "status", pipeline=None, at_most=_NAMES_MAX)]
+    for name in names:
+        if dag_id_of(name) == dag_id:
+            return name
+    message = f"the DAG {dag_id} has loaded nothing yet, or it is not the DAG of a pipeline"
+    raise HTTPException(HTTPStatus.NOT_FOUND, message)
+
+
+def _to(request: Request, page: str, **query: str) -> RedirectResponse:
+    address = f"{request.scope.get('root_path', '')}/{page}?{urlencode(query)}"
+    return RedirectResponse(address, status_code=HTTPStatus.SEE_OTHER)
+
+
+def _base() -> str:
+    return str(conf.get("api", "base_url", fallback="")).rstrip("/")

@@ -1,0 +1,171 @@
+"""The pages of the console, on a database that real loads have filled."""
+
+import re
+from html import unescape
+
+import pytest
+
+from tests.console.conftest import MARKUP
+
+
+def words_of(html: str) -> str:
+    """The text of a page, as a browser shows it."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html[html.index("<main") :])).split())
+
+
+def rows_of(html: str) -> list[list[str]]:
+    """The cells of all tables of a page."""
+    lines = re.findall(r"<tr.*?</tr>", html, flags=re.DOTALL)
+    cells = [re.findall(r"<t[hd].*?</t[hd]>", line, flags=re.DOTALL) for line in lines]
+    return [[" ".join(unescape(re.sub(r"<[^>]*>", " ", cell)).split()) for cell in some] for some in cells]
+
+
+@pytest.fixture
+def show(pages):
+    def get(path: str, *, status: int = 200) -> str:
+        response = pages.get(path)
+        assert response.status_code == status, response.text
+        return str(response.text)
+
+    return get
+
+
+def test_the_overview_has_every_pipeline_and_the_worst_comes_first(show):
+    lines = {row[0]: row for row in rows_of(show("/"))[1:]}
+
+    assert list(lines) == ["poison", "rewritten", "late", "well", "new"]
+    assert lines["poison"][1] == "needs a person 1 file cannot be loaded; 1 dead letter"
+    assert lines["rewritten"][1] == "needs a person 1 file cannot be loaded"
+    assert lines["late"][1].startswith("late the oldest new file is 2")
+    assert lines["late"][3].startswith("1 file, 9 B the oldest 2")
+    assert lines["well"][1] == "fine all files are loaded"
+    assert lines["well"][4].endswith("3 rows")
+    assert lines["well"][5] == "2 2 in 24 hours, 0 in the 24 before"
+    assert lines["new"][1] == "new nothing was loaded yet"
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("search=WEL", ["well"]),
+        ("state=late", ["late"]),
+        ("state=needs+a+person&search=e", ["rewritten"]),
+        ("state=nonsense", ["poison", "rewritten", "late", "well", "new"]),
+        ("search=none", []),
+        ("page=2", []),
+    ],
+)
+def test_the_overview_shows_what_is_asked_for(show, query, names):
+    assert [row[0] for row in rows_of(show(f"/?{query}"))[1:]] == names
+
+
+def test_a_timeline_has_the_commits_and_leads_to_their_runs(show, day):
+    html = show("/pipeline?pipeline=well")
+    rows = rows_of(html)[1:]
+
+    assert [(row[0], row[2], row[4], row[6]) for row in rows] == [("2", "load", "1", "1"), ("1", "load", "2", "1")]
+    batch = day.ask("SELECT batch FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id) WHERE name = 'well'")
+    for (each,) in batch:
+        assert f"run?pipeline=well&amp;batch={each}" in html
+        assert each in words_of(show(f"/run?pipeline=well&batch={each}"))
+
+
+def test_a_file_has_its_spans_its_receipts_and_what_is_wrong_with_it(show):
+    loaded = show("/file?pipeline=well&name=a.jsonl")
+    rewritten = words_of(show("/file?pipeline=rewritten&name=a.jsonl"))
+    dead = show("/file?pipeline=poison&name=a.jsonl")
+
+    assert 'class="quarantined"' in loaded
+    assert [row[0] for row in rows_of(loaded)[1:]] == ["1"]
+    assert "no longer starts with" in rewritten or "no longer begins with" in rewritten
+    assert '<rect class="dead"' in dead
+
+
+def test_files_are_found_by_a_part_of_their_name(show):
+    assert [row[0] for row in rows_of(show("/files?pipeline=well&search=b.j"))[1:]] == ["b.jsonl"]
+    assert [row[0] for row in rows_of(show("/files?pipeline=well&after=a.jsonl"))[1:]] == ["b.jsonl"]
+
+
+def test_a_row_leads_to_its_record_in_its_file(show, day):
+    ((producer, sequence),) = day.ask("SELECT _producer_id, _sequence FROM well WHERE n = 3")
+
+    words = words_of(show(f"/row?pipeline=well&producer_id={producer}&sequence={sequence}"))
+
+    assert "a.jsonl" in words
+    assert "the commit at position 1" in words
+    assert f'{{"n": 3, "note": "{MARKUP}"}}' in words
+
+
+def test_the_quarantine_marks_the_value_that_is_wrong(show):
+    html = show("/quarantine?pipeline=well")
+
+    assert [(row[0], row[1]) for row in rows_of(html)[1:]] == [("2", "n")]
+    assert "<mark>y</mark>" in html
+    assert unescape(re.findall("<mark>(.*?)</mark>", html)[1]) == f"x{MARKUP}"
+    assert "Record 2" not in words_of(show("/quarantine?pipeline=well&file=a.jsonl"))
+
+
+def test_what_needs_a_person_says_why(show):
+    rewritten, poison = words_of(show("/attention?pipeline=rewritten")), words_of(show("/attention?pipeline=poison"))
+
+    assert "1 file , listed" in rewritten.replace("1 file,", "1 file ,")
+    assert "a.jsonl" in rewritten
+    assert "ValueError: poison" in poison or "poison" in poison
+    assert "2 attempts" in poison
+
+
+@pytest.mark.parametrize("page", ["quality", "snapshots", "declaration", "row"])
+def test_every_other_page_of_a_pipeline_answers(show, page):
+    assert "well" in words_of(show(f"/{page}?pipeline=well"))
+
+
+def test_nothing_of_a_record_is_markup(pages):
+    for path in ("/", "/quarantine?pipeline=well", "/file?pipeline=well&name=a.jsonl"):
+        assert MARKUP not in pages.get(path).text
+    injected = pages.get("/run", params={"pipeline": "well", "batch": MARKUP})
+    assert injected.status_code == 200
+    assert MARKUP not in injected.text
+
+
+def test_no_page_may_run_or_load_what_is_from_elsewhere(pages):
+    response = pages.get("/pipeline?pipeline=well")
+
+    assert response.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'self';")
+    assert response.headers["Cache-Control"] == "no-store"
+    assert not re.search(r"(src|href)=\"https?://", response.text)
+    assert "style=" not in response.text
+    for name in ("console.css", "theme.js", "icon.svg"):
+        assert pages.get(f"/{name}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/pipeline?pipeline=none", 404),
+        ("/file?pipeline=well&name=none", 404),
+        ("/row?pipeline=well&producer_id=999999&sequence=1", 404),
+        ("/row?pipeline=late&producer_id=1&sequence=1", 404),
+        ("/row?pipeline=well&producer_id=x&sequence=1", 400),
+        ("/file?pipeline=well", 400),
+        ("/file?pipeline=well&name=%00", 400),
+        ("/nothing", 404),
+    ],
+)
+def test_an_error_is_a_page(show, path, status):
+    html = show(path, status=status)
+
+    assert '<a href="./">All loads</a>' in html
+    assert "console.css" in html
+
+
+def test_without_the_token_there_is_nothing_to_see(pages):
+    pages.cookies.clear()
+    try:
+        for path in ("/", "/pipeline?pipeline=well", "/?token=wrong", "/row?pipeline=well"):
+            response = pages.get(path)
+            assert response.status_code == 401
+            assert "its token" in response.text
+            assert "well" not in response.text
+        assert pages.get("/", headers={"Host": "elsewhere.example"}).status_code == 400
+    finally:
+        pages.get("/?token=secret")
