@@ -33,10 +33,16 @@ CREATE TABLE onceload.pipeline (
     offered             bigint NOT NULL DEFAULT 0,
     -- The version of its declaration that is in force; commits of another one are refused.
     version             integer NOT NULL DEFAULT 0,
+    -- While it is paused, no load commits. Left empty: it is not paused.
+    paused_at           timestamptz,
+    paused_by           text,
+    pause_reason        text,
     CONSTRAINT pipeline_positions_count_up_from_zero CHECK (position >= 0),
     CONSTRAINT pipeline_keeps_to_producers_max CHECK (producers BETWEEN 0 AND producers_max),
     CONSTRAINT pipeline_versions_count_up_from_zero CHECK (version >= 0),
-    CONSTRAINT pipeline_guarantee_is_known CHECK (guarantee IN ('exactly_once', 'at_least_once'))
+    CONSTRAINT pipeline_guarantee_is_known CHECK (guarantee IN ('exactly_once', 'at_least_once')),
+    CONSTRAINT pipeline_pause_has_time_user_and_reason CHECK (
+        num_nulls(paused_at, paused_by, pause_reason) IN (0, 3))
 );
 
 -- What a pipeline file said, as far as it decides which records exist and what they mean: each version that a load

@@ -5,9 +5,9 @@
     pipeline = onceload.Pipeline.read("pipelines/events.yaml")
     report = pipeline.load()
 
-`Pipeline` does what the commands do: plan, load, stage, audit, publish, give_up, verify, why, recover_state,
-recover_rewind and recover_rebuild. `database` is the address of the database that they use. All errors are
-`OnceloadError`s, and their groups say what to do next: `CallAgain`, `WrongUse`, `AskTheLedger` and `NeedsAPerson`.
+`Pipeline` does what the commands do: plan, load, stage, audit, publish, give_up, verify, why, pause, resume,
+recover_state, recover_rewind and recover_rebuild. `database` is the address of the database that they use. All errors
+are `OnceloadError`s, and their groups say what to do next: `CallAgain`, `WrongUse`, `AskTheLedger` and `NeedsAPerson`.
 
 Names are imported when they are first used, so that `import onceload` itself takes no time.
 """
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
         TooManyQuarantined,
         WrongUse,
     )
+    from onceload_core.pause import Pause, PipelinePaused
     from onceload_core.postgres.batches import Audit, Finding
+    from onceload_core.postgres.pausing import Paused
     from onceload_core.postgres.recovery import Recovery
     from onceload_core.postgres.rewind import Rewind
     from onceload_jobs.files.notes import Note
@@ -65,7 +67,9 @@ _NAMES_IN = {
     "onceload_core.errors": "AlreadyConsumed AskTheLedger CallAgain ClaimedElsewhere CommitOutcomeUnknown DatabaseLost "
     "DatabaseRefused DatabaseUnreachable ExitCode LimitReached NeedsAPerson NotFound OnceloadError PipelineBusy "
     "RowsRefused SchemaRefused SessionFenced SettingRefused StateDiffers TooManyQuarantined WrongUse",
+    "onceload_core.pause": "Pause PipelinePaused",
     "onceload_core.postgres.batches": "Audit Finding",
+    "onceload_core.postgres.pausing": "Paused",
     "onceload_core.postgres.recovery": "Recovery",
     "onceload_core.postgres.rewind": "Rewind",
     "onceload.explanation": "Explanation",
@@ -116,9 +120,12 @@ __all__ = [
     "NothingKept",
     "OfferRefused",
     "OnceloadError",
+    "Pause",
+    "Paused",
     "Pipeline",
     "PipelineBusy",
     "PipelineFileRefused",
+    "PipelinePaused",
     "Plan",
     "Progress",
     "Rebuild",

@@ -30,6 +30,7 @@ _GAUGES = {
     "quarantined": ("quarantined_records", "Quarantined records that are not yet retried or discarded."),
     "sessions_alive": ("sessions_alive", "Sessions whose lease has not expired."),
     "audit_passed": ("last_audit_passed", "1 if the last audit passed, else 0."),
+    "paused": ("paused", "1 if the pipeline is paused, so that no load commits anything, else 0."),
     "redeliveries": ("redeliveries", "Retries of the current deliveries."),
     "oldest_claim_age_s": ("oldest_claim_age_seconds", "Age of the oldest claim or open delivery in seconds."),
 }

@@ -18,12 +18,14 @@ from sqlalchemy import Engine as Database
 from onceload.choices import chosen, how_of
 from onceload.databases import open_database, ready_database
 from onceload.host_program import guarded, main_kept
-from onceload.settings import Settings, given_settings
+from onceload.settings import Settings, given_settings, user_name
 from onceload.sources import has_source
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.names import Batch, Position
-from onceload_core.postgres import LedgerSettings, PostgresLedger, recover_state
+from onceload_core.pause import Pause
+from onceload_core.postgres import LedgerSettings, PostgresLedger, pausing, recover_state
 from onceload_core.postgres.connection import translated
+from onceload_core.postgres.pausing import Paused
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and some commands do without it.
@@ -240,6 +242,16 @@ class Pipeline(_Described):
         _check_source(self)
         with _opened(self, "looking at a file") as engine:
             return explain(self.declared, engine, name)
+
+    def pause(self, *, why: str, by: str | None = None) -> Paused:
+        """Stop all loads until `resume`; a pause in force stays. `by` is the user of this process, unless given."""
+        with open_database(self.settings) as engine:
+            return pausing.pause(engine, self.name, by=by or user_name(), why=why)
+
+    def resume(self, *, by: str | None = None) -> Pause | None:
+        """Let loads run again; return the pause that has ended, if there was one."""
+        with open_database(self.settings) as engine:
+            return pausing.resume(engine, self.name, by=by or user_name())
 
     def recover_state(
         self, *, position: int = 0, dry_run: bool = False, on_progress: Callable[[str], None] | None = None

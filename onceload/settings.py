@@ -1,5 +1,6 @@
 """The settings: read once from the environment, and then passed as arguments."""
 
+import getpass
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,14 @@ def given_settings(
     if dsn is not None:
         settings = replace(settings, dsn=_checked(dsn, named="dsn"))
     return settings if home is None else replace(settings, home=Path(home))
+
+
+def user_name() -> str:
+    """The user of this process, for what the database keeps about decisions."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "an unknown user"
 
 
 def _keep_s(given: str | None) -> float | None:

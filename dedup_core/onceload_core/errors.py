@@ -9,6 +9,7 @@ OnceloadError
 │   ├── SessionFenced        a later epoch of this session took over: this process must stop
 │   ├── DeliveryTakenAway    the delivery expired, and another session may hold it: take the next one
 │   ├── PipelineBusy         another worker holds the commit lock or runs a recovery
+│   ├── PipelinePaused       a user paused this pipeline; Airflow does not retry
 │   ├── DatabaseLost         the connection failed before the COMMIT of any row was sent
 │   │   └── DatabaseUnreachable no server answers, or it accepts no connection at the moment
 │   ├── UpgradeUnfinished    the releases of the schema and of this installation are incompatible

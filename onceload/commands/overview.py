@@ -48,6 +48,10 @@ OVERVIEW: dict[str, dict[str, str]] = {
     "snapshots": {
         "snapshot": "take, list and export snapshots: the states of all producers at one position",
     },
+    "pausing": {
+        "pause": "stop all loads of a pipeline, for a repair or an edit, until it is resumed",
+        "resume": "let loads of a paused pipeline run again",
+    },
     "recover": {
         "recover": "repair producer states, reload damaged rows, or rebuild a lost database",
     },

@@ -1,7 +1,6 @@
 """The commands on quarantined records: list, show, export, retry, discard."""
 
 import argparse
-import getpass
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from onceload.commands.arguments import (
 from onceload.quarantine_file import FixedRecord, check_fixed_records, raw_fields, read_fixed_records, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, whole_characters
+from onceload.settings import user_name
 from onceload.terminal import counted, on_terminal, show_json, show_table, words
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.names import Batch, Position
@@ -189,7 +189,7 @@ def _discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord]) -> Po
     ledger = PostgresLedger(engine)
     batch = Batch(f"discard-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
     # The ledger records which user decided.
-    session = ledger.open_session(pipeline, session_of(batch, f"discard by {_user()}"))
+    session = ledger.open_session(pipeline, session_of(batch, f"discard by {user_name()}"))
     return ledger.settle(
         Settlement(
             kind=EntryKind.DISCARD,
@@ -199,13 +199,6 @@ def _discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord]) -> Po
             write_rows=lambda _: 0,
         )
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "an unknown user"
 
 
 # Arguments.

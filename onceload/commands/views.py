@@ -43,7 +43,14 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
 def _shown_columns(view: View, rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """The columns that fit a screen; --json has them all."""
     left_out = _LEFT_OUT.get(view, ())
-    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+    shown = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+    if not any(row.get("paused_at") for row in rows):
+        return shown
+    return [shown_row | {"paused": _pause_of(row)} for shown_row, row in zip(shown, rows, strict=True)]
+
+
+def _pause_of(row: dict[str, object]) -> str | None:
+    return f"by {row['paused_by']}: {row['pause_reason']}" if row["paused_at"] else None
 
 
 _VIEWS: dict[View, str] = {
@@ -66,6 +73,7 @@ _NOTHING: dict[View, str] = {
 
 
 _LEFT_OUT: dict[View, tuple[str, ...]] = {
+    "status": ("paused_at", "paused_by", "pause_reason"),
     "producers": ("generation", "size"),
     "ledger": ("filtered", "bytes", "epoch", "dag_id", "run_id", "try_number"),
     "audits": ("suite", "checked", "observed", "sample", "audited_at"),

@@ -18,6 +18,8 @@ COMMANDS = [
     ["producers"],
     ["ledger"],
     ["sessions"],
+    ["pause"],
+    ["resume"],
     ["snapshot", "take"],
     ["snapshot", "list"],
     ["snapshot", "export"],

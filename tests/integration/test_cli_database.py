@@ -44,6 +44,8 @@ NEEDED = {
     "show": ["1"],
     "discard": ["--id", "1"],
     "why": [SAMPLE, "2026-11-20.jsonl"],
+    "pause": ["events", "--why", "a repair"],
+    "resume": ["events"],
     **{name: [SAMPLE, "--batch", "one"] for name in ("audit", "publish")},
     **{name: [SAMPLE] for name in ("stage", "plan", "load", "verify", "rewind", "rebuild", "retry")},
 }

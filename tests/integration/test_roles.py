@@ -205,7 +205,9 @@ def test_a_reader_cannot_change_any_table(made):
     assert refused(reader, "CREATE TABLE onceload_stage.mine ()")
 
 
-@pytest.mark.parametrize("command", ["consume", "maintain", "snapshot take", "recover state"])
+@pytest.mark.parametrize(
+    "command", ["consume", "maintain", "snapshot take", "recover state", "pause events --why repair", "resume events"]
+)
 def test_a_reader_gets_an_error_for_what_it_must_not_do(loaded, capsys, command):
     dsn, file = loaded
     arguments = [str(file), "--session", "two"] if command == "consume" else []

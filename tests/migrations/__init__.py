@@ -5,6 +5,7 @@ from pathlib import Path
 
 from onceload import schema
 
+FIRST = "0001"
 THIS = schema.head()
 NEXT = f"{int(THIS) + 1:04}"
 _MIGRATION = """
@@ -26,4 +27,13 @@ def with_migration(folder: Path, statement: str) -> Path:
     shutil.copytree(schema.MIGRATIONS, folder)
     migration = _MIGRATION.format(next=NEXT, this=THIS, statement=statement)
     (folder / "versions" / f"{NEXT}_later.py").write_text(migration)
+    return folder
+
+
+def only_the_first(folder: Path) -> Path:
+    """A copy of the migrations as the first release had them."""
+    shutil.copytree(schema.MIGRATIONS, folder)
+    for path in (folder / "versions").glob("*.py"):
+        if not path.name.startswith(f"{FIRST}_"):
+            path.unlink()
     return folder

@@ -10,7 +10,8 @@ from sqlalchemy import text
 from onceload import schema
 from onceload_core.errors import ExitCode, SchemaRefused, UpgradeUnfinished
 from onceload_core.postgres import LedgerSettings, connect
-from tests.migrations import NEXT, THIS, with_migration
+from onceload_core.postgres.pausing import find_pause, pause
+from tests.migrations import FIRST, NEXT, THIS, only_the_first, with_migration
 
 pytestmark = pytest.mark.every_postgres
 
@@ -103,6 +104,28 @@ def test_four_upgrades_at_once_make_one_schema(empty_dsn):
         each.dispose()
 
     assert sorted(results, key=str) == [(schema.head(), schema.head())] * 3 + [(None, schema.head())]
+
+
+def test_a_database_of_the_first_release_is_upgraded_and_its_pipelines_can_be_paused(engine, tmp_path, monkeypatch):
+    pipeline = text(
+        "INSERT INTO onceload.pipeline (name, position, producers_max, islands_max, message_keep_days,"
+        " snapshot_every_commits, snapshot_every_s, snapshots_kept) VALUES ('events', 3, 9, 9, 0, 9, 9, 9)"
+    )
+    with monkeypatch.context() as first_release:
+        first_release.setattr(schema, "MIGRATIONS", only_the_first(tmp_path / "migrations"))
+        made = schema.upgrade(engine)
+        with engine.begin() as connection:
+            connection.execute(pipeline)
+    with pytest.raises(UpgradeUnfinished, match="Run `onceload init`"):
+        schema.check(engine)
+
+    assert (made, schema.upgrade(engine)) == ((None, FIRST), (FIRST, THIS))
+    assert find_pause(engine, "events") is None
+    assert not pause(engine, "events", by="ann", why="a repair").is_earlier
+    # Processes of the first release go on.
+    with monkeypatch.context() as first_release:
+        first_release.setattr(schema, "MIGRATIONS", tmp_path / "migrations")
+        assert schema.check(engine) == THIS
 
 
 def test_a_missing_schema_is_refused_with_the_command_that_makes_it(engine):

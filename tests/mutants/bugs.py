@@ -2804,8 +2804,8 @@ QUARANTINE_BUGS = (
     Bug(
         name="the sessions of discards are never dropped",
         file="onceload/commands/quarantine.py",
-        correct='session_of(batch, f"discard by {_user()}")',
-        wrong='f"{batch} discard by {_user()}"',
+        correct='session_of(batch, f"discard by {user_name()}")',
+        wrong='f"{batch} discard by {user_name()}"',
         tests=(f"{OF_QUARANTINE}::test_the_sessions_of_retries_and_discards_go_like_those_of_loads",),
     ),
     Bug(

@@ -22,6 +22,8 @@ def of_a_pipeline(path: Path) -> None:
     assert_type(pipeline.verify(deep=True), onceload.Verification)
     assert_type(pipeline.verify().differences, tuple[onceload.Difference, ...])
     assert_type(pipeline.why("a.jsonl"), onceload.Explanation)
+    assert_type(pipeline.pause(why="a repair"), onceload.Paused)
+    assert_type(pipeline.resume(by="ann"), onceload.Pause | None)
     assert_type(pipeline.recover_state(dry_run=True), onceload.Recovery)
     assert_type(pipeline.recover_rewind(position=3), onceload.Rewind)
     assert_type(pipeline.recover_rebuild(snapshot=path), onceload.Rebuild)

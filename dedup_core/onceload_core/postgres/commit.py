@@ -22,6 +22,7 @@ from onceload_core.errors import (
 )
 from onceload_core.guards import refuse_other_rows
 from onceload_core.names import Position, ProducerId
+from onceload_core.pause import Pause, refuse_paused
 from onceload_core.pipeline import Guarantee
 from onceload_core.ports import GENERATION_MAX, Advance, Claim, Commit, CommitStep, Session, Settlement
 from onceload_core.postgres.connection import (
@@ -73,6 +74,7 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
     refuse_other_rows(commit, written)
     reached(CommitStep.ROWS_WRITTEN)
     taken = take_position_of(connection, commit.session)
+    refuse_paused(commit.session.pipeline, pause_in(taken))
     reached(CommitStep.POSITION_TAKEN)
     repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE
     advance(connection, taken, commit, repeats_allowed=repeats_allowed)
@@ -138,6 +140,13 @@ def take_position_of(connection: Connection, session: Session) -> Record:
     if not taken.is_latest:
         raise SessionFenced(session.pipeline, session.name, session.epoch)
     return taken
+
+
+def pause_in(found: Record) -> Pause | None:
+    """The pause that a row of the pipeline holds."""
+    if found.paused_at is None:
+        return None
+    return Pause(at=found.paused_at, by=found.paused_by, why=found.pause_reason)
 
 
 def lock_pipeline_of(connection: Connection, session: Session) -> Record:

@@ -74,7 +74,7 @@ SELECT pipeline_id, position, message_keep_days, version FROM onceload.pipeline 
 -- name: lock_pipeline
 -- The lock that commits take when they count up the position: under it, the state does not change.
 -- NO KEY: snapshots (hold_pipeline) and foreign keys do not wait for it, nor it for them.
-SELECT pipeline_id, position, producers, producers_max, version
+SELECT pipeline_id, position, producers, producers_max, version, paused_at, paused_by, pause_reason
   FROM onceload.pipeline WHERE name = :pipeline FOR NO KEY UPDATE;
 
 -- name: lock_pipeline_against_snapshots
@@ -201,13 +201,15 @@ UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
 RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version;
 
 -- name: take_position_of_session
--- The same, and the fence: `is_latest` is false if a later epoch of the session took over.
+-- The same, with the pause, if there is one: a pause takes the same lock, so it is seen by every commit after it.
+-- And the fence: `is_latest` is false if a later epoch of the session took over.
 -- The statement sees the sessions as they were before it waited for the lock. But an UPDATE, unlike a SELECT, locks the
 -- latest version of a row and checks it again, so a session that was taken over during the wait is found.
 -- The session is locked after the pipeline, whatever the plan, because no row is updated before `taken` returned one.
 WITH taken AS (
     UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
-    RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version
+    RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version,
+              paused_at, paused_by, pause_reason
 ), latest AS (
     UPDATE onceload.session SET last_position = taken.position FROM taken
      WHERE session.pipeline_id = taken.pipeline_id AND session.name = :session AND session.epoch = :epoch

@@ -4,7 +4,8 @@ SELECT pipeline.name AS pipeline, pipeline.position, pipeline.producers,
        last.committed_at AS last_commit, last.loaded AS last_loaded,
        (SELECT max(position) FROM onceload.snapshot WHERE snapshot.pipeline_id = pipeline.pipeline_id) AS snapshot,
        (SELECT count(*) FROM onceload.quarantine WHERE quarantine.pipeline_id = pipeline.pipeline_id
-           AND quarantine.state = 'held') AS quarantined
+           AND quarantine.state = 'held') AS quarantined,
+       pipeline.paused_at, pipeline.paused_by, pipeline.pause_reason
   FROM onceload.pipeline
   LEFT JOIN onceload.ledger AS last
          ON last.pipeline_id = pipeline.pipeline_id AND last.position = pipeline.position
