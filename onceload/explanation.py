@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from onceload_core.errors import NotFound
+from onceload_core.pause import Pause
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.history import History, history_of, names_of
+from onceload_core.postgres.pausing import find_pause
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
@@ -30,6 +32,8 @@ class Explanation:
     history: History
     next_load: str
     needs_a_person: bool = False
+    #: Before the pipeline is resumed, no load runs.
+    pause: Pause | None = None
 
 
 def explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
@@ -54,6 +58,7 @@ def explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
         history=history,
         next_load=_next_load(to_read, note, is_there=name in there),
         needs_a_person=note is not None and note.needs_a_person,
+        pause=find_pause(engine, declared.name),
     )
 
 

@@ -10,9 +10,11 @@ from onceload.pipeline import Pipeline
 from onceload.terminal import counted
 from onceload_core.errors import NotFound
 from onceload_core.names import Batch, Position
+from onceload_core.pause import Pause
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.postgres.pausing import find_pause
 from onceload_jobs.files.notes import problems_of
 from onceload_jobs.load.engine import Engine, engine_for
 from onceload_jobs.load.report import Report, report_of
@@ -40,6 +42,8 @@ class Found:
     is_busy: bool
     #: The files that need a person, with reasons; empty if there are none.
     needs_a_person: str
+    #: Until the pipeline is resumed, a load would do nothing.
+    is_paused: bool = False
 
     @property
     def is_anything_new(self) -> bool:
@@ -48,6 +52,11 @@ class Found:
 
 def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False, batch: str | None = None) -> Found:
     """Look for new records, without Spark and without changing anything."""
+    with open_database(pipeline.settings) as engine:
+        pause = find_pause(engine, pipeline.name)
+    if pause is not None:
+        # Neither the files nor an edit of the pipeline file matter before the resume.
+        return _nothing_while_paused(pipeline.name, pause)
     plan = pipeline.plan(only=only, replaces=replaces, batch=batch)
     declared = pipeline.declared
     # No batch has an empty name.
@@ -75,6 +84,22 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         is_held=is_held,
         is_busy=any(note.is_busy for note in plan.notes),
         needs_a_person=problems_of(plan.notes),
+    )
+
+
+def _nothing_while_paused(pipeline: str, pause: Pause) -> Found:
+    until = f"no load runs until `onceload resume {pipeline}`"
+    return Found(
+        files=0,
+        bytes=0,
+        news="",
+        lines=(f"pipeline {pipeline} is {pause}; {until}",),
+        engine=Engine.LOCAL,
+        open=0,
+        is_held=False,
+        is_busy=False,
+        needs_a_person="",
+        is_paused=True,
     )
 
 

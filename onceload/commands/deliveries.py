@@ -73,7 +73,7 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
         raise SettingRefused("--every", repr(arguments.every), "a time longer than 0, such as 1s")
     on_terminal(f"pipeline {declared.name}: session {arguments.session} is loading")
     shown: set[Note] = set()
-    code, total = ExitCode.DONE, None
+    code, total, failure = ExitCode.DONE, None, ""
     with asked_to_stop() as stopped:
         load_settings = LoadSettings(
             ledger=LedgerSettings(dsn=dsn),
@@ -89,8 +89,9 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
             if isinstance(report, OnceloadError):
                 if not arguments.follow:
                     raise report
-                words(f"session {name} of pipeline {declared.name} failed and retries: {report}")
+                failure = _print_failure(f"session {name} of pipeline {declared.name}", report, before=failure)
                 continue
+            failure = ""
             _print_news(report, shown, is_follower=arguments.follow)
             shown = set(report.notes)
             total = report if total is None else total.and_then(report)
@@ -103,6 +104,13 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
     # Stopping is how a follower ends. Callers of other loads may count on everything being loaded.
     ended = ExitCode.DONE if arguments.follow else ExitCode.CALL_AGAIN
     return code if code is ExitCode.NEEDS_A_PERSON else ended
+
+
+def _print_failure(whose: str, error: OnceloadError, *, before: str) -> str:
+    """Print a new failure. A pause or a database that is down may last for hours."""
+    if str(error) != before:
+        words(f"{whose} failed and retries: {error}")
+    return str(error)
 
 
 def _print_news(report: "Report", shown: "Collection[Note]", *, is_follower: bool) -> None:

@@ -19,7 +19,7 @@ from onceload.commands.arguments import (
     read_declared,
     seconds,
 )
-from onceload.commands.reports import code_of, print_ignored, print_report, watching
+from onceload.commands.reports import code_of, print_ignored, print_pause, print_report, watching
 from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload.terminal import (
@@ -30,6 +30,7 @@ from onceload.terminal import (
     words,
 )
 from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.postgres.pausing import find_pause
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from onceload_jobs.plan.plan import Plan
     from onceload_jobs.plan.to_read import FileToRead
 from onceload.commands.suggest import suggest, suggest_arguments
-from onceload.databases import ready_database
+from onceload.databases import open_database, ready_database
 from onceload.pipeline import Pipeline
 from onceload.stopping import interrupted_by_sigterm
 
@@ -96,9 +97,11 @@ def validate(arguments: Arguments, settings: Settings) -> ExitCode:
 def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     """Show what a load would read, and why it skips the rest."""
     pipeline = Pipeline(read_declared(arguments), settings)
-    found = pipeline.plan(only=arguments.only, replaces=arguments.replace)
+    with open_database(settings) as engine:
+        found = pipeline.plan(only=arguments.only, replaces=arguments.replace)
+        pause = find_pause(engine, pipeline.name)
     if arguments.json:
-        show_json(_plan_document(pipeline.name, found))
+        show_json({**_plan_document(pipeline.name, found), "pause": pause})
     else:
         unit = "row" if pipeline.declared.source.format.is_whole else "byte"
         rows = [_plan_row(file, unit) for file in found.to_read] + [_note_row(note, unit) for note in found.notes]
@@ -106,6 +109,7 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     words(
         f"{counted(len(found.to_read), 'file')} to read, {found.done} without new records, {len(found.notes)} skipped"
     )
+    print_pause(pipeline.name, pause)
     # A plan does not wait for other loads.
     return code_of([replace(note, is_busy=False) for note in found.notes], is_idle=not found.to_read)
 

@@ -14,6 +14,7 @@ from onceload.terminal import (
     words,
 )
 from onceload_core.errors import ExitCode
+from onceload_core.pause import Pause
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
@@ -53,6 +54,11 @@ def print_report(report: "Report") -> None:
         which = "every record" if report.quarantined == report.records else counted(report.quarantined, "record")
         look = f"onceload quarantine list --pipeline {report.pipeline}"
         words(f"{which} of this load went to quarantine. Run `{look}`")
+
+
+def print_pause(pipeline: str, pause: Pause | None) -> None:
+    if pause is not None:
+        words(f"pipeline {pipeline} is {pause}; no load runs until `onceload resume {pipeline}`")
 
 
 @contextmanager

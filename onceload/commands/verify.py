@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_declared
+from onceload.commands.reports import print_pause
 from onceload.explanation import Explanation
 from onceload.pipeline import Pipeline
 from onceload.settings import Settings
@@ -149,6 +150,7 @@ def why(arguments: Arguments, settings: Settings) -> ExitCode:
         show_table(rows, nothing="no commit has loaded any of it")
         for sentence in _sentences(found):
             words(f"{found.name}: {sentence}")
+    print_pause(pipeline.name, found.pause)
     return ExitCode.NEEDS_A_PERSON if found.needs_a_person else ExitCode.DONE
 
 
@@ -201,4 +203,5 @@ def _document(declared: "Declared", found: Explanation) -> dict[str, object]:
         "claims": [{**asdict(each), "spans": str(each.spans)} for each in found.history.claims],
         "next_load": found.next_load,
         "needs_a_person": found.needs_a_person,
+        "pause": found.pause,
     }

@@ -420,3 +420,48 @@ def test_an_edit_of_the_declaration_takes_a_version(rows: Rows) -> None:
     report = rows.pipeline(columns=wider).load_rows(mappings(2), producer="crm", first_id=1)
 
     assert report.version == 2
+
+
+def test_rows_for_a_paused_pipeline_are_refused_and_loaded_after_the_resume(rows: Rows) -> None:
+    rows.load(mappings(1), first_id=0)
+    pipeline = rows.pipeline()
+    pipeline.pause(why="a repair", by="ann")
+
+    with pytest.raises(onceload.PipelinePaused, match="paused by ann"):
+        rows.load(mappings(1, 2), first_id=0)
+
+    assert rows.there() == [(0, 1)]
+    pipeline.resume()
+    assert rows.load(mappings(1, 2), first_id=0) == (1, 1, 0)
+
+
+def test_a_pause_between_two_commits_of_a_call_refuses_the_second(rows: Rows) -> None:
+    pipeline = rows.pipeline(publish="direct")
+
+    def given() -> Iterator[dict[str, object]]:
+        # As many as one commit takes.
+        yield from mappings(*range(10_000))
+        pipeline.pause(why="a repair")
+        yield from mappings(10_000)
+
+    with pytest.raises(onceload.PipelinePaused):
+        pipeline.load_rows(given(), producer="crm", first_id=0)
+
+    assert rows.ask("SELECT count(*) FROM target") == [(10_000,)]
+    pipeline.resume()
+    report = pipeline.load_rows(mappings(*range(10_001)), producer="crm", first_id=0)
+    assert (report.loaded, report.duplicates) == (1, 10_000)
+
+
+def test_a_pause_from_python_has_the_user_of_the_process_and_is_returned_by_the_resume(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ann")
+    rows.load(mappings(1), first_id=0)
+
+    paused = rows.pipeline().pause(why="a repair")
+
+    assert (paused.pause.by, paused.pause.why, paused.is_earlier) == ("ann", "a repair", False)
+    assert rows.pipeline().pause(why="another", by="ben") == onceload.Paused(pause=paused.pause, is_earlier=True)
+    assert rows.pipeline().resume() == paused.pause
+    assert rows.pipeline().resume() is None

@@ -12,6 +12,7 @@ from onceload_core.ports import Outlook, Session
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import planner_of
 from onceload_core.postgres.deliveries import OpenWork, PostgresDeliveries
+from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.replay import Run
 from onceload_jobs.load.settings import LoadSettings, without_replaced
 from onceload_jobs.pipeline.declared import Declared
@@ -45,6 +46,7 @@ class LoadContext:
     ) -> "LoadContext":
         ledger = PostgresLedger(engine)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
+        refuse_paused(engine, declared.name)
         check_schema(engine, declared)
         version = ledger.declare(pipeline_with_declaration(declared), version=settings.version)
         check_target(engine, ledger, declared)

@@ -28,6 +28,7 @@ from onceload_core.events import event
 from onceload_core.names import Batch, Version
 from onceload_core.postgres import PostgresLedger, PostgresSnapshots, connect
 from onceload_core.postgres.connection import translated
+from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.postgres.sessions import check_own_name
 from onceload_core.replay import Run
 from onceload_jobs.files.notes import Note
@@ -68,6 +69,7 @@ def take_version(declared: Declared, settings: LoadSettings) -> Version:
     """The version that all loads of a long-lived process use."""
     engine = connect(settings.ledger)
     try:
+        refuse_paused(engine, declared.name)
         return PostgresLedger(engine).declare(pipeline_with_declaration(declared))
     finally:
         engine.dispose()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from onceload_core.errors import CallAgain, DeliveryTakenAway, ExitCode, OnceloadError, SessionFenced
+from onceload_core.pause import PipelinePaused
 from onceload_jobs.batch.stage import StageLost
 
 #: How often a task may fail by no fault of a delivery. A delivery that kills its worker uses up its own tries as well.
@@ -25,4 +26,4 @@ def ends_all(error: Exception) -> bool:
     if not isinstance(error, OnceloadError):
         return False
     is_final = error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
-    return is_final or isinstance(error, SessionFenced | DeliveryTakenAway | StageLost)
+    return is_final or isinstance(error, SessionFenced | DeliveryTakenAway | PipelinePaused | StageLost)

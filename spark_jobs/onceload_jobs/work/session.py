@@ -32,6 +32,7 @@ from onceload_core.errors import (
 from onceload_core.events import event
 from onceload_core.guards import RowsDiffer
 from onceload_core.names import Batch, SessionName
+from onceload_core.pause import PipelinePaused
 from onceload_core.ports import Session
 from onceload_core.postgres.connection import first_line
 from onceload_core.postgres.deliveries import Handed, OpenWork, PostgresDeliveries
@@ -50,6 +51,7 @@ _ENDS_THE_WORKER = (
     SessionFenced,
     DatabaseLost,
     PipelineBusy,
+    PipelinePaused,
     CommitOutcomeUnknown,
     TooManyQuarantined,
     LimitReached,

@@ -24,6 +24,7 @@ from onceload_core.ports import Advance, Commit, QuarantinedRecord, Session, unw
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.commit import Reached
 from onceload_core.postgres.connection import first_line, translated
+from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.postgres.sessions import check_own_name, session_of
 from onceload_core.replay import Counts, Run
 from onceload_core.spans import SpanSet
@@ -144,6 +145,7 @@ class _Job:
         cls, declared: Declared, engine: Engine, *, producer: str, batch: Batch, run: Run | None, reached: Reached
     ) -> "_Job":
         ledger = PostgresLedger(engine, reached=reached)
+        refuse_paused(engine, declared.name)
         check_schema(engine, declared)
         version = ledger.declare(pipeline_with_declaration(declared))
         check_target(engine, ledger, declared)

@@ -16,6 +16,7 @@ from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger, connect
 from onceload_core.postgres.batches import STAGE_KEPT_S, Audit, KeptBatch, PostgresBatches
 from onceload_core.postgres.connection import translated
+from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.postgres.sessions import check_own_name
 from onceload_core.replay import Run
 from onceload_jobs.batch.job import Job
@@ -104,6 +105,8 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         try:
             with _locked(engine, declared, settings, batch, run=run) as opened:
+                # A batch that is already published is reported as such, paused or not.
+                refuse_paused(engine, declared.name)
                 if declared.suite is not None and not opened.kept.has_passed:
                     raise NotAudited(declared.name, batch, declared.suite.name)
                 if continued := sorted(
