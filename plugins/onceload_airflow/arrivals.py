@@ -73,6 +73,9 @@ class Arrivals(BaseEventTrigger):
         reported = await self._recall()
         while True:
             found = await self._look()
+            if found is not None and found.is_paused:
+                # The run that they started may have met the pause, so they are reported again after the resume.
+                reported = _Reported()
             is_due = found is not None and _is_due(found, reported)
             if found is not None and is_due:
                 reported = _Reported(news=found.news, at_s=time.time())

@@ -11,6 +11,7 @@ from airflow.sdk import get_current_context
 from onceload.outcome import Outcome
 from onceload_airflow.versions import AirflowRescheduleException
 from onceload_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
+from onceload_core.pause import PipelinePaused
 
 _LOG = logging.getLogger(__name__)
 #: A retry does not help.
@@ -28,7 +29,8 @@ def in_airflows_words() -> Iterator[None]:
     except UpgradeUnfinished as error:
         raise _during_an_upgrade(str(error)) from error
     except OnceloadError as error:
-        if error.exit_code in _FINAL:
+        # A pause may last for days, and ends when a person wants it to.
+        if error.exit_code in _FINAL or isinstance(error, PipelinePaused):
             raise AirflowFailException(str(error)) from error
         raise AirflowException(str(error)) from error
 
@@ -42,7 +44,8 @@ def failure_of(outcome: Outcome | None, *, last_line: str) -> AirflowException:
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)
     why = outcome.message or f"the load ended with exit code {outcome.exit_code}; see its log"
-    return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)
+    is_final = outcome.exit_code in _FINAL or outcome.error == PipelinePaused.__name__
+    return AirflowFailException(why) if is_final else AirflowException(why)
 
 
 def _during_an_upgrade(why: str) -> AirflowException:

@@ -34,7 +34,7 @@ _ABOUT = """Loads `{source}` into `{target}`, exactly once. Pipeline file: `{fil
 Every run loads what is new, and nothing twice. It is safe to clear a task, to run it again, to start two runs at once
 and to backfill days that are already loaded. A run that finds nothing new skips its other tasks.
 """
-_PLAN = "Compares the files with the ledger, in about a second. If nothing is new, the rest is skipped."
+_PLAN = "Compares the files with the ledger, in about a second. If nothing is new, or in a pause, the rest is skipped."
 _STAGE = "Reads new records into a staging table; the target does not change yet. A retry starts from scratch."
 _LOAD = "Reads new records and publishes them in one commit: all rows of the batch, and the receipts of their files."
 _DIRECT = "Reads new records. Each chunk commits by itself: rows and receipts in one transaction."

@@ -87,7 +87,7 @@ class _OfPipeline(BaseOperator):
                 found = self.look(context, batch=batch_of(context))
                 if found.is_busy:
                     raise
-                if found.is_anything_new or found.needs_a_person:
+                if found.is_anything_new or found.needs_a_person or found.is_paused:
                     # The staging table is gone, and only another load can create it.
                     raise AirflowFailException(str(error)) from error
                 raise AirflowSkipException(

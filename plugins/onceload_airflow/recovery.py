@@ -20,7 +20,6 @@ from onceload.pipeline_file import placeholders, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.recoveries import rewind_in_words, state_in_words
 from onceload_airflow.asked import REPLACE, accepts_differences, chosen_files, is_replacing, values_of_day
-from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.ingest import dag_id_of
 from onceload_airflow.operators import Load
 from onceload_airflow.upkeep import OfOnePipeline
@@ -28,6 +27,7 @@ from onceload_airflow.versions import no_retry_after
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
 from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.replay import EntryKind
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ class ChooseRuns(OfOnePipeline):
     def execute(self, context: "Context") -> list[dict[str, object]]:
         path, declared = self.found(context)
         params, files = context["params"], chosen_files(context)
-        with in_airflows_words():
-            _refuse_paused(context, declared)
+        with self.opened() as engine:
+            refuse_paused(engine, declared.name)
+            _refuse_paused_dag(context, declared)
             refuse_choice(declared, files=files, replaces=is_replacing(context))
             days = _days_of_range(path, params["first_day"], params["last_day"])
         context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
@@ -88,7 +89,10 @@ class Look(OfOnePipeline, SkipMixin):
         path, declared = self.found(context)
         with self.opened() as engine:
             if context["params"]["what"] == REWIND:
-                _refuse_paused(context, declared)
+                _refuse_paused_dag(context, declared)
+            if context["params"]["what"] != STATE:
+                # Nothing would be loaded again.
+                refuse_paused(engine, declared.name)
             words, to = self._look(context, self.pipeline_of(declared), path)
             # For a rebuild, the database is still empty.
             seen = 0 if context["params"]["what"] == REBUILD else PostgresLedger(engine).position(declared.name)
@@ -162,6 +166,7 @@ class Apply(OfOnePipeline):
             ledger = PostgresLedger(engine)
             gone = _taken_back(ledger, declared, since=seen, to=to)
             if gone is None:
+                refuse_paused(engine, declared.name)
                 found = pipeline.recover_rewind(position=to, accepts_differences=accepts_differences(context))
                 self.log.info(rewind_in_words(found))
                 gone = _taken_back(ledger, declared, since=seen, to=to)
@@ -182,6 +187,9 @@ class Conclude(OfOnePipeline):
         _, declared = self.found(context)
         with self.opened() as engine:
             position = PostgresLedger(engine).position(declared.name)
+            if context["params"]["what"] == REWIND:
+                # The runs that should load again were skipped.
+                refuse_paused(engine, declared.name)
         left = []
         if days := context["ti"].xcom_pull(task_ids="apply", key="days_left"):
             left.append(
@@ -229,7 +237,7 @@ def _taken_back(
     return frozenset(receipt.producer for entry in ours for receipt in entry.receipts) if ours else None
 
 
-def _refuse_paused(context: "Context", declared: "Declared") -> None:
+def _refuse_paused_dag(context: "Context", declared: "Declared") -> None:
     dag_id = dag_id_of(declared.name)
     if context["ti"].get_dag(dag_id).is_paused:
         raise SettingRefused(

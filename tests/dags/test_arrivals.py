@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.pausing import pause, resume
 from tests.dags.stand import ROOT, Airflow
 
 PIPELINE = """\
@@ -129,6 +132,25 @@ def test_a_file_on_disk_is_reported_when_it_arrives_and_not_at_the_next_look(air
 
         assert watcher.events(looks=1) == []
         assert watcher.event() == {"files": 1, "bytes": 9}
+
+
+def test_a_pause_is_waited_out_and_what_was_reported_before_it_is_reported_again(airflow, tmp_path, dsn):
+    """A run that was started before the pause may have loaded nothing."""
+    engine = connect(LedgerSettings(dsn=dsn))
+    PostgresLedger(engine).declare(Pipeline(name="readings"))
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    with watching(airflow) as watcher:
+        assert watcher.next_event() == [{"files": 1, "bytes": 9}]
+        assert watcher.events(looks=2) == []
+
+        pause(engine, "readings", by="ann", why="a repair")
+        (tmp_path / "landing" / "b.jsonl").write_text('{"n": 2}\n')
+        assert watcher.events(looks=20) == []
+        (tmp_path / "landing" / "b.jsonl").unlink()
+        resume(engine, "readings", by="ann")
+
+        assert watcher.events(looks=20) == [{"files": 1, "bytes": 9}]
+    engine.dispose()
 
 
 @pytest.mark.long

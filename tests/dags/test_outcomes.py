@@ -7,7 +7,9 @@ import pytest
 
 from onceload.pipeline_file import read_pipeline
 from onceload_core.names import Batch
-from onceload_core.postgres import LedgerSettings
+from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.pausing import pause, resume
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from tests.dags.stand import Airflow
@@ -36,7 +38,7 @@ import json, os
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from onceload_airflow import failures
-from onceload_airflow.operators import Audit, Load, Report
+from onceload_airflow.operators import Audit, Load, Publish, Report
 
 failures.get_current_context = lambda: {"task_reschedule_count": int(os.environ.get("LOOKS", 0))}
 at = datetime(2026, 3, 1, tzinfo=UTC)
@@ -46,7 +48,7 @@ made = {"load": {"publishes": True, "engine": os.environ.get("ENGINE", "spark")}
 task = os.environ.get("TASK", "load")
 context = {"dag_run": run, "params": json.loads(os.environ.get("PARAMS", "{}")), "run_id": "r", "ti": ti}
 try:
-    (Load if task in made else {"audit": Audit, "report": Report}[task])(
+    (Load if task in made else {"audit": Audit, "publish": Publish, "report": Report}[task])(
         task_id="l", pipeline_file=os.environ["FILE"], **made.get(task, {})
     ).execute(context)
     print("went on")
@@ -97,6 +99,37 @@ def test_a_task_waits_for_an_upgrade_without_a_try_and_fails_after_an_hour_with_
     execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
 
     assert task(LOOKS=looks)[-1].startswith(error)
+
+
+@pytest.fixture
+def engine(dsn):
+    engine = connect(LedgerSettings(dsn=dsn))
+    yield engine
+    engine.dispose()
+
+
+def test_a_load_that_meets_a_pause_is_not_tried_again(task, engine):
+    PostgresLedger(engine).declare(Pipeline(name="readings"))
+    pause(engine, "readings", by="ann", why="a repair")
+
+    (said,) = task()[-1:]
+
+    assert said.startswith("AirflowFailException False pipeline readings was paused by ann at ")
+    assert "Run `onceload resume readings`" in said
+
+
+@pytest.mark.long
+def test_a_publish_that_meets_a_pause_is_not_tried_again_and_succeeds_after_the_resume(task, engine, dsn, tmp_path):
+    staged = (tmp_path / "readings.yaml").read_text().replace("publish: direct", "publish: staged")
+    (tmp_path / "readings.yaml").write_text(staged)
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    task(TASK="stage")
+    pause(engine, "readings", by="ann", why="a repair")
+
+    assert task(TASK="publish")[-1].startswith("AirflowFailException False pipeline readings was paused by ann")
+    resume(engine, "readings", by="ann")
+    assert task(TASK="publish")[-1] == "went on"
+    assert execute(dsn, "SELECT n FROM readings") == [(1,)]
 
 
 @pytest.mark.long

@@ -8,6 +8,8 @@ import pytest
 
 from onceload import stack
 from onceload.airflow_api import AirflowApi
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_core.postgres.pausing import pause, resume
 from tests.dags.stand import check_success, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
@@ -27,6 +29,7 @@ PIPELINES = {
     "rows": ("", YEARLY),
     "tables": ("", YEARLY),
     "paused": ("", YEARLY),
+    "halted": ("", YEARLY),
     "fresh": ("", ""),
     "clock": ("", YEARLY),
 }
@@ -122,6 +125,23 @@ def test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_rolled_b
 
     assert (backfill["choose"], rewind["look"]) == ("failed", "failed")
     assert rows(running, "paused") == [1]
+
+
+def test_nothing_is_rolled_back_or_loaded_again_while_the_pipeline_itself_is_paused(running, landing, api):
+    write(landing, "halted/a.jsonl", 1)
+    api.run("ingest__halted", "before")
+    engine = connect(LedgerSettings(dsn=running.dsn))
+    pause(engine, "halted", by="ann", why="a repair")
+
+    backfill = api.run("backfill", "halted", pipeline="halted", mode="replace")
+    rewind = api.run("recover", "halted", pipeline="halted", what="rewind", position=0)
+    skipped = api.run("ingest__halted", "during")
+    resume(engine, "halted", by="ann")
+    engine.dispose()
+
+    assert (backfill["choose"], rewind["look"]) == ("failed", "failed")
+    assert skipped == {"plan": "success", "load": "skipped", "report": "skipped"}
+    assert (rows(running, "halted"), commits(running, "halted")) == ([1], 1)
 
 
 def test_airflows_own_backfill_loads_what_is_missing_and_doing_it_again_is_harmless(running, landing, api):

@@ -17,6 +17,7 @@ from onceload_core.names import Batch
 from onceload_core.pipeline import Pipeline
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.batches import planner_of
+from onceload_core.postgres.pausing import pause, resume
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from tests.dags.stand import Airflow
@@ -126,6 +127,26 @@ def test_each_day_is_loaded_by_its_own_run_whose_lineage_is_its_own(airflow, dsn
     assert states(airflow) == [dict.fromkeys(STEPS, "success")] * 2
     assert execute(dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (2,), (3,)]
     assert_lineage(airflow, tmp_path, [(1, 2, 1), (2, 1, 0)])
+
+
+@pytest.mark.long
+def test_a_run_of_a_paused_pipeline_is_skipped_and_reports_the_pause(airflow, dsn, tmp_path):
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}')
+    engine = connect(LedgerSettings(dsn=dsn))
+    PostgresLedger(engine).declare(Pipeline(name="readings"))
+    pause(engine, "readings", by="ann", why="a repair")
+
+    during = run(airflow, "2026-03-01")
+    resume(engine, "readings", by="ann")
+    run(airflow, "2026-03-01T12:00:00")
+    engine.dispose()
+
+    assert states(airflow) == [
+        {"plan": "success", **dict.fromkeys(STEPS[1:], "skipped")},
+        dict.fromkeys(STEPS, "success"),
+    ]
+    assert "pipeline readings is paused by ann at " in during.stdout + during.stderr
+    assert execute(dsn, "SELECT n FROM readings") == [(1,)]
 
 
 @pytest.mark.long

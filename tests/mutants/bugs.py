@@ -1772,8 +1772,8 @@ AIRFLOW_BUGS = (
     Bug(
         name="rows are rolled back though the runs that load them again would wait",
         file="plugins/onceload_airflow/recovery.py",
-        correct="                _refuse_paused(context, declared)\n            words, to = ",
-        wrong="                pass\n            words, to = ",
+        correct="                _refuse_paused_dag(context, declared)\n            if ",
+        wrong="                pass\n            if ",
         tests=(f"{OF_RECOVERIES}::test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_rolled_back",),
     ),
     Bug(
@@ -2093,7 +2093,7 @@ RECORD_BUGS = (
     Bug(
         name="an error of a load under Spark that no retry changes is retried",
         file="plugins/onceload_airflow/failures.py",
-        correct="return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)",
+        correct="return AirflowFailException(why) if is_final else AirflowException(why)",
         wrong="return AirflowException(why)",
         tests=(f"{OF_OUTCOMES}::test_wrong_use_fails_for_good_in_the_words_of_the_load",),
     ),
