@@ -67,6 +67,8 @@ KILLED_REPLACING = (
 )
 OF_REFERENCE = "tests/handbook/test_reference.py"
 OF_STORMS = "tests/loads/test_storm.py"
+OF_PAUSES = "tests/integration/test_pausing.py"
+OF_PAUSED_LOADS = "tests/loads/test_pause.py"
 _BEHIND_ANY_COMMIT = "test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit"
 _WITH_A_PART_LOADED = "test_a_fault_that_was_found_once_is_not_found_again_when_a_part_of_a_file_is_loaded"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
@@ -3411,6 +3413,71 @@ COSTLY_CHANGE_BUGS = (
         tests=(f"{OF_NEW_COLUMNS}::test_a_type_is_not_widened_where_that_costs_more_than_the_catalog",),
     ),
 )
+PAUSE_BUGS = (
+    Bug(
+        name="a load commits while its pipeline is paused",
+        file=COMMIT,
+        correct="    refuse_paused(commit.session.pipeline, pause_in(taken))\n",
+        wrong="",
+        tests=(f"{OF_PAUSES}::test_no_load_commits_while_a_pipeline_is_paused_and_each_does_after_the_resume",),
+    ),
+    Bug(
+        name="a commit looks for a pause before it waits for the lock of the pipeline",
+        file=COMMIT,
+        correct="    taken = take_position_of(connection, commit.session)\n"
+        "    refuse_paused(commit.session.pipeline, pause_in(taken))\n",
+        wrong="    before = connection.execute(text('SELECT * FROM onceload.pipeline')).one()\n"
+        "    taken = take_position_of(connection, commit.session)\n"
+        "    refuse_paused(commit.session.pipeline, pause_in(before))\n",
+        tests=(f"{OF_PAUSES}::test_a_commit_that_waits_for_a_pause_in_progress_is_refused",),
+    ),
+    Bug(
+        name="repairs are refused in a pause as loads are",
+        file=COMMIT,
+        correct="    taken = take_position_of(connection, settlement.session)\n",
+        wrong="    taken = take_position_of(connection, settlement.session)\n"
+        "    refuse_paused(settlement.session.pipeline, pause_in(taken))\n",
+        tests=(f"{OF_PAUSES}::test_records_in_quarantine_are_retried_and_discarded_during_a_pause",),
+    ),
+    Bug(
+        name="a second pause replaces the reason of the first",
+        file="dedup_core/onceload_core/postgres/pausing.py",
+        correct="        if (earlier := pause_in(found)) is not None:\n",
+        wrong="        if (earlier := pause_in(found)) is not None and earlier.why == why:\n",
+        tests=(f"{OF_PAUSES}::test_a_second_pause_changes_nothing_and_reports_the_first",),
+    ),
+    Bug(
+        name="a load of a paused pipeline begins, and fails at its first commit",
+        file="spark_jobs/onceload_jobs/load/context.py",
+        correct="        refuse_paused(engine, declared.name)\n",
+        wrong="",
+        tests=(f"{OF_PAUSED_LOADS}::test_a_load_of_a_paused_pipeline_is_refused_before_it_begins",),
+    ),
+    Bug(
+        name="a pause uses up the tries of the deliveries that meet it",
+        file="spark_jobs/onceload_jobs/work/session.py",
+        correct="    PipelineBusy,\n    PipelinePaused,\n",
+        wrong="    PipelineBusy,\n",
+        tests=(f"{OF_PAUSED_LOADS}::test_a_pause_ends_a_load_in_progress_and_the_next_one_loads_all_of_it",),
+    ),
+    Bug(
+        name="a task that meets a pause is retried",
+        file="plugins/onceload_airflow/failures.py",
+        correct=" or outcome.error == PipelinePaused.__name__",
+        wrong="",
+        tests=(f"{OF_OUTCOMES}::test_a_load_that_meets_a_pause_is_not_tried_again",),
+    ),
+    Bug(
+        name="records that arrived before a pause start no run after it",
+        file="plugins/onceload_airflow/arrivals.py",
+        correct="                reported = _Reported()\n",
+        wrong="                pass\n",
+        tests=(
+            "tests/dags/test_arrivals.py::test_a_pause_is_waited_out_and_what_was_reported_before_it_is_reported_again",
+        ),
+    ),
+)
+
 OF_LONGER_RECORDS = (
     "tests/loads/test_json_files.py::test_a_record_that_was_too_long_is_known_again_when_longer_ones_are_allowed"
 )
@@ -3479,6 +3546,7 @@ BUGS = (
     *WHOLE_FILE_BUGS,
     *COSTLY_CHANGE_BUGS,
     *RIGHTS_BUGS,
+    *PAUSE_BUGS,
     Bug(
         name="times of ORC are cut to microseconds",
         file="spark_jobs/onceload_jobs/formats/orc/times.py",
