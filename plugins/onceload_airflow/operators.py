@@ -59,6 +59,8 @@ class _OfPipeline(BaseOperator):
     def __init__(self, *, pipeline_file: str, onceload_conn_id: str = CONNECTION, **others: Any) -> None:  # noqa: ANN401
         super().__init__(**others)
         self.pipeline_file = pipeline_file
+        #: As all tasks of a DAG have it: a template is filled in only for the task that runs.
+        self.file_as_declared = pipeline_file
         self.onceload_conn_id = onceload_conn_id
 
     def pipeline(self, context: "Context") -> Pipeline:
@@ -304,13 +306,13 @@ class Report(_OfPipeline):
                 "the batch of this run is staged but not published. Its rows are not in the table. "
                 "Clear the task load to publish it"
             )
-        reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
+        reported = self._of_tasks(context, _NEEDS_A_PERSON)
         problems = "; ".join(dict.fromkeys(filter(None, [*reported, report.problems, found.needs_a_person])))
         if not (problems or report.records):
             raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)
-        if ignored := self._ignored_fields(context):
-            counts[_IGNORED_FIELDS] = ignored
+        if ignored := self._of_tasks(context, _IGNORED_FIELDS):
+            counts[_IGNORED_FIELDS] = ignored[-1]
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
@@ -321,12 +323,12 @@ class Report(_OfPipeline):
             raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}")
         return counts
 
-    def _ignored_fields(self, context: "Context") -> Mapping[str, int]:
-        """Of the load of this file, which an audit may follow. A DAG may load other files before it."""
-        loads = (each for each in self.get_flat_relatives(upstream=True) if isinstance(each, Load))
-        of_file = [each.task_id for each in loads if each.pipeline_file == self.pipeline_file]
-        found = context["ti"].xcom_pull(task_ids=of_file, key=_IGNORED_FIELDS) or [] if of_file else []
-        return next((each for each in found if each is not None), {})
+    def _of_tasks(self, context: "Context", key: str) -> list[Any]:
+        """What the tasks of this file before it reported. A DAG may load other files before it."""
+        before = (each for each in self.get_flat_relatives(upstream=True) if isinstance(each, _OfPipeline))
+        of_file = sorted(each.task_id for each in before if each.file_as_declared == self.file_as_declared)
+        reported = context["ti"].xcom_pull(task_ids=of_file, key=key) if of_file else []
+        return [each for each in reported or [] if each is not None]
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
         """The hook of Airflow's OpenLineage provider; also called for a report that fails."""

@@ -2431,6 +2431,13 @@ FILE_BUGS = (
         tests=(OF_OUTCOMES,),
     ),
     Bug(
+        name="a report fails for files of another pipeline in its DAG",
+        file="plugins/onceload_airflow/operators.py",
+        correct="if each.file_as_declared == self.file_as_declared)",
+        wrong="if each.file_as_declared)",
+        tests=("tests/dags/test_two_pipelines.py",),
+    ),
+    Bug(
         name="records that are all bad are consumed piece by piece without a word",
         file="spark_jobs/onceload_jobs/read/limits.py",
         correct="    if sum(bad.values()) < NOTHING_GOOD_MIN:\n",
