@@ -22,6 +22,7 @@ from onceload.commands.arguments import (
     read_as_loaded,
     sentence,
 )
+from onceload.commands.reports import print_ignored
 from onceload.quarantine_file import FixedRecord, check_fixed_records, raw_fields, read_fixed_records, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, whole_characters
@@ -315,6 +316,7 @@ def _print_retried(report: "RetryReport", *, json: bool) -> None:
         words(f"and {len(report.still_bad) - _REASONS_SHOWN:,} more: see `onceload quarantine list`")
     if report.settled_elsewhere:
         words(f"{report.settled_elsewhere:,} were retried or discarded by another command in the meantime")
+    print_ignored(report)
     words(
         f"pipeline {report.pipeline}: {report.retried:,} retried, {len(report.still_bad):,} still held; "
         f"position {report.position}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from onceload_jobs.files.notes import Note
     from onceload_jobs.load.report import Report
+    from onceload_jobs.recover.retry import RetryReport
     from onceload_jobs.work.progress import OnProgress, Progress, Waiting
 
 
@@ -34,7 +35,7 @@ def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
     return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
 
 
-def print_ignored(report: "Report") -> None:
+def print_ignored(report: "Report | RetryReport") -> None:
     if report.ignored_fields:
         fix = "Declare them under columns to load them, or set unknown_fields: add"
         words(f"fields without a column were not loaded: {report.ignored}. {fix}")

@@ -144,6 +144,14 @@ def test_from_looking_to_fixing_to_retrying(loads, tmp_path, call):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_retry_names_the_fields_without_a_column(two_strange, tmp_path, call):
+    _, messages, report = call("retry", str(pipeline_file(two_strange, tmp_path)), "--json")
+
+    assert (report["retried"], report["ignored_fields"], report["ignored_of"]) == (2, {"surprise": 2}, 2)
+    assert "fields without a column were not loaded: surprise (in 2 of 2 records looked at). Declare" in messages
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_record_is_shown_whole_and_does_no_harm_to_a_terminal(loads, call):
     loads.write("a.jsonl", b"\x1b[31mred \xff " + "\u202eé".encode() + b"\n" + b"y" * 9000 + b"\n")
     loads.load()

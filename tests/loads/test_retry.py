@@ -105,6 +105,16 @@ def test_a_record_that_is_still_bad_stays_held_with_its_new_reason_and_the_rest_
     assert is_sound(loads)
 
 
+def test_a_retry_counts_and_names_the_fields_that_are_not_loaded(two_strange, logged):
+    loads = two_strange
+
+    report = retry_all(loads)
+
+    assert (report.ignored_fields, report.ignored_of) == ({"surprise": 2}, 2)
+    assert logged.one("fields_ignored")["fields"] == "surprise (in 2 of 2 records looked at)"
+    assert retry_all(loads).ignored_fields == {}
+
+
 def test_nothing_good_makes_no_commit(loads):
     loads.write("a.jsonl", line(1) + BROKEN)
     loads.load()

@@ -3370,6 +3370,20 @@ IGNORED_FIELD_BUGS = (
         tests=(f"{OF_IGNORED_FIELDS}::test_a_report_counts_and_names_the_fields_that_are_not_loaded",),
     ),
     Bug(
+        name="the fields of a record that is retried are forgotten",
+        file="spark_jobs/onceload_jobs/recover/retry.py",
+        correct="        tries.ignored = reading.ignored\n",
+        wrong="",
+        tests=(f"{OF_RETRIES}::test_a_retry_counts_and_names_the_fields_that_are_not_loaded",),
+    ),
+    Bug(
+        name="the fields of rows that a program gives are forgotten",
+        file=ROWS_OF_PROGRAMS,
+        correct="        tries.ignored = rest.records.ignored\n",
+        wrong="",
+        tests=(f"{OF_GIVEN_ROWS}::test_undeclared_columns_are_counted_and_named",),
+    ),
+    Bug(
         name="a rare field that is ignored is not reported",
         file="spark_jobs/onceload_jobs/formats/jsonl/rows.py",
         correct="len(self.noticed) if self.is_sure else _LOOKED_AT",

@@ -256,6 +256,33 @@ def test_undeclared_columns_are_ignored_or_refused(rows: Rows, form: Any) -> Non
         assert rows.load(given, first_id=1, unknown_fields="fail") == (0, 0, 1)
 
 
+@pytest.mark.parametrize("form", ["table", "mappings"])
+def test_undeclared_columns_are_counted_and_named(rows: Rows, form: str) -> None:
+    given = table(1, 2, 3, zip=["y", "y", None])
+    offered = given if form == "table" else given.to_pylist()
+
+    reports = [rows.pipeline().load_rows(offered, producer="crm", first_id=0) for _ in range(2)]
+
+    assert [(each.loaded, each.ignored_fields, each.ignored_of) for each in reports] == [(3, {"zip": 3}, 3), (0, {}, 0)]
+
+
+def test_undeclared_columns_of_all_commits_of_a_call_are_added_up(rows: Rows) -> None:
+    pieces = [{**row, "even" if row["id"] % 2 == 0 else "odd": 1} for row in table(*range(10_001)).to_pylist()]
+
+    report = rows.pipeline(publish="direct").load_rows(pieces, producer="crm", first_id=0)
+
+    assert rows.ask("SELECT count(*) FROM onceload.ledger") == [(2,)]
+    assert (report.ignored_fields, report.ignored_of) == ({"even": 5001, "odd": 5000}, 10_001)
+
+
+def test_an_id_column_that_is_not_declared_is_not_an_undeclared_column(rows: Rows) -> None:
+    given = table(1, 2, number=[5, 6])
+
+    for offered in (given, given.to_pylist()):
+        report = rows.pipeline().load_rows(offered, producer="crm", id_column="number")
+        assert report.ignored_fields == {}
+
+
 def test_undeclared_columns_of_a_table_are_added(rows: Rows) -> None:
     assert rows.load(table(1), first_id=0, unknown_fields="add") == (1, 0, 0)
     assert rows.load(table(2, more=["y"]), first_id=1, unknown_fields="add") == (1, 0, 0)

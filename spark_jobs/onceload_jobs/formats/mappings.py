@@ -1,7 +1,9 @@
 """Records that a program gives as mappings, read one by one with the values that Parquet would hold."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, time
 from decimal import Decimal
 from functools import partial
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from onceload_core.names import ProducerId
+from onceload_jobs.files.notes import Ignored
 from onceload_jobs.formats.parquet.values import UnreadableValue, as_python, converted, kept_form
 from onceload_jobs.formats.records import Origins, RecordRefused, Records, ValueRefused
 from onceload_jobs.formats.tiers import declared_value, read_in_tiers
@@ -44,7 +47,13 @@ def read_mappings(
         raw=lambda index: _kept(rows[index], types),
     )
     suspects = np.ones(len(rows), np.bool_)
-    return read_in_tiers(origins, columns, suspects=suspects, read_many=lambda _: None, read_one=read_one)
+    records = read_in_tiers(origins, columns, suspects=suspects, read_many=lambda _: None, read_one=read_one)
+    return replace(records, ignored=_undeclared_in(rows, types)) if unknown_fields is UnknownFields.IGNORE else records
+
+
+def _undeclared_in(rows: Sequence[Mapping[str, object]], types: Mapping[str, ColumnType]) -> Ignored:
+    found = Counter(f"{name!s:.80}" for row in rows for name in row if name not in types)
+    return Ignored.of(found, records=len(rows))
 
 
 def _value(value: object, column_type: ColumnType) -> object:

@@ -4,6 +4,8 @@ import logging
 from typing import Any
 
 from onceload_core.events import event
+from onceload_core.names import Batch
+from onceload_jobs.files.notes import Ignored
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.report import Report
 from onceload_jobs.plan.plan import Plan
@@ -40,8 +42,7 @@ class LoadEvents:
             noted=len({note.name for note in report.notes}),
             seconds=round(report.seconds, 3),
         )
-        if report.ignored_fields:
-            event("fields_ignored", **self._of_load, fields=str(report.ignored))
+        log_ignored(report.ignored, **self._of_load)
 
     def _outcome(self, report: Report) -> str:
         if report.staged is not None:
@@ -53,3 +54,8 @@ class LoadEvents:
     def failed(self, error: BaseException) -> None:
         # The message may repeat values, such as those of a failed audit.
         event("load_ended", **self._of_load, outcome="failed", reason=type(error).__name__)
+
+
+def log_ignored(ignored: Ignored, *, pipeline: str, batch: Batch) -> None:
+    if ignored.fields:
+        event("fields_ignored", pipeline=pipeline, batch=batch, fields=str(ignored))

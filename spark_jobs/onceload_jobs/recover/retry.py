@@ -25,10 +25,12 @@ from onceload_core.postgres.sessions import session_of
 from onceload_core.replay import EntryKind, Run
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.stage import Stage, open_stage
+from onceload_jobs.files.notes import Ignored
 from onceload_jobs.formats.chunks import KEPT_BYTES, Chunk, Part
 from onceload_jobs.formats.jsonl.rows import read_jsonl
 from onceload_jobs.formats.records import Records
 from onceload_jobs.formats.values import from_kept
+from onceload_jobs.load.load_events import log_ignored
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, Target, Write
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
@@ -59,6 +61,14 @@ class RetryReport:
     still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
     #: Settled by another retry meanwhile.
     settled_elsewhere: int = 0
+    #: Fields without a column, which were not loaded, with the number of records that have them …
+    ignored_fields: Mapping[str, int] = field(default_factory=dict)
+    #: … among those that were looked at.
+    ignored_of: int = 0
+
+    @property
+    def ignored(self) -> Ignored:
+        return Ignored.of(self.ignored_fields, records=self.ignored_of)
 
 
 def retry(
@@ -94,9 +104,9 @@ def retry(
         run=run,
     )
     with _open_target(job) as target:
-        refusals = _settle(job, target, tuple(record.quarantine_id for record in asked))
-    note_reasons(engine, declared.name, refusals)
-    report = _report(job, refusals, asked=len(asked), after=before)
+        settled = _settle(job, target, tuple(record.quarantine_id for record in asked))
+    note_reasons(engine, declared.name, settled.still_bad)
+    report = _report(job, settled, asked=len(asked), after=before)
     _log_retried(report, asked=len(asked))
     return report
 
@@ -112,6 +122,7 @@ def _log_retried(report: RetryReport, *, asked: int) -> None:
         still_bad=len(report.still_bad),
         settled_elsewhere=report.settled_elsewhere,
     )
+    log_ignored(report.ignored, pipeline=report.pipeline, batch=report.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +162,7 @@ def _loaded_instead(declared: Declared) -> str:
     return "again from a new file"
 
 
-def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, after: Position) -> RetryReport:
+def _report(job: _Job, tries: "_Tries", *, asked: int, after: Position) -> RetryReport:
     """Report what took effect, from the ledger, regardless of lost answers."""
     entries = [entry for entry in job.ledger.entries(job.declared.name, after=after) if entry.batch == job.batch]
     retried = sum(entry.counts.loaded for entry in entries if entry.kind is EntryKind.RETRY)
@@ -160,43 +171,49 @@ def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, 
         batch=job.batch,
         position=entries[-1].position if entries else job.ledger.position(job.declared.name),
         retried=retried,
-        still_bad=refusals,
-        settled_elsewhere=asked - retried - len(refusals),
+        still_bad=tries.still_bad,
+        settled_elsewhere=asked - retried - len(tries.still_bad),
+        ignored_fields=dict(tries.ignored.fields) if retried else {},
+        ignored_of=tries.ignored.records if retried else 0,
     )
 
 
 @dataclass(kw_only=True)
-class _Refusals:
-    """What the server refused in earlier tries."""
+class _Tries:
+    """What the tries to commit have found so far."""
 
-    records: dict[QuarantineId, Refusal] = field(default_factory=dict)
+    #: The records that the server refused.
+    refused: dict[QuarantineId, Refusal] = field(default_factory=dict)
     differing: ColumnsDiffer | None = None
     #: All records that are still bad, for any reason.
     still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
+    #: The fields without a column in the records of the last try.
+    ignored: Ignored = field(default_factory=Ignored)
 
 
-def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]) -> Mapping[QuarantineId, Refusal]:
-    """Commit the records that are good now; return those that are still bad."""
+def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]) -> _Tries:
+    """Commit the records that are good now."""
     held = Selection(pipeline=job.declared.name, ids=asked)
-    refusals = _Refusals()
+    tries = _Tries()
 
     def find_good() -> "_Reading | None":
         # Records that any retry has settled are no longer held.
-        reading = _read(job, tuple(find_records(job.engine, held)), refusals)
-        refusals.still_bad = reading.refusals
+        reading = _read(job, tuple(find_records(job.engine, held)), tries)
+        tries.still_bad = reading.refusals
         return reading if reading.good else None
 
     def settle(reading: "_Reading") -> None:
+        tries.ignored = reading.ignored
         job.ledger.settle(_settlement(job, target, reading))
 
     def note_columns(differing: ColumnsDiffer) -> None:
-        refusals.differing = differing
+        tries.differing = differing
 
     def note_refused(reading: "_Reading", cause: Exception) -> None:
-        refusals.records |= _refused_by_server(job, target, reading, cause=cause)
+        tries.refused |= _refused_by_server(job, target, reading, cause=cause)
 
     until_certain(find_good, settle, on_columns=note_columns, on_refused=note_refused)
-    return refusals.still_bad
+    return tries
 
 
 def _settlement(job: _Job, target: "_TargetOfRetry", reading: "_Reading") -> Settlement[Connection]:
@@ -263,26 +280,28 @@ class _Reading:
     good: tuple[KeptRecord, ...]
     rows: pa.Table
     refusals: Mapping[QuarantineId, Refusal]
-    #: Undeclared fields for which the target gets columns.
+    #: Undeclared fields for which the target gets columns …
     added: tuple[Column, ...]
+    #: … and those that are not loaded.
+    ignored: Ignored
 
 
-def _read(job: _Job, records: Sequence[KeptRecord], refused: _Refusals) -> _Reading:
+def _read(job: _Job, records: Sequence[KeptRecord], tries: _Tries) -> _Reading:
     """Read each record as a producer of its own, to detect a text with no record, or with two."""
     refusals = {
         number: refusal
         for number, record in enumerate(records)
-        if (refusal := refused.records.get(record.quarantine_id) or _unreadable(job, record))
+        if (refusal := tries.refused.get(record.quarantine_id) or _unreadable(job, record))
     }
     parts = [_part(job, number, record) for number, record in enumerate(records) if number not in refusals]
-    read, added = read_adding(job.declared, job.columns, parts, refused.differing, read=_read_kept)
+    read, added = read_adding(job.declared, job.columns, parts, tries.differing, read=_read_kept)
     refusals |= _refusals_of(read, {each.part.producer_id for each in parts})
     numbers = read.rows.column(PRODUCER_ID).to_numpy()
     is_good = ~np.isin(numbers, list(refusals))
     good = tuple(records[number] for number in numbers[is_good].tolist())
     rows = _under_own_ids(read.rows.filter(pa.array(is_good)), good)
     by_id = {records[number].quarantine_id: refusal for number, refusal in refusals.items()}
-    return _Reading(good=good, rows=rows, refusals=by_id, added=added)
+    return _Reading(good=good, rows=rows, refusals=by_id, added=added, ignored=read.ignored)
 
 
 def _under_own_ids(rows: pa.Table, records: Sequence[KeptRecord]) -> pa.Table:

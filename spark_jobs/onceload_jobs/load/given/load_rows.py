@@ -29,9 +29,11 @@ from onceload_core.postgres.sessions import check_own_name, session_of
 from onceload_core.replay import Counts, Run
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import judge
+from onceload_jobs.files.notes import Ignored
 from onceload_jobs.formats.records import BadRecord, Records
 from onceload_jobs.load.given.offered_rows import OfferedRows
 from onceload_jobs.load.load import snapshot_if_due
+from onceload_jobs.load.load_events import log_ignored
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.pipeline.columns import SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared
@@ -95,7 +97,7 @@ def load_rows(
     reached: Reached = unwatched,
 ) -> Report:
     """Commit each offer, without the rows whose ids are loaded; the report counts those as duplicates."""
-    started, offered = time.monotonic(), 0
+    started, offered, ignored = time.monotonic(), 0, Ignored()
     check_own_name("batch", batch)
     engine = connect(settings)
     # An error while the rows are produced is the program's own, even if its rows come from a database.
@@ -106,19 +108,22 @@ def load_rows(
             job, before = replace(job, is_without_gaps=is_without_gaps), job.ledger.position(declared.name)
         for each in offers:
             with asking():
-                _commit(replace(job, offered=offered), each)
+                ignored += _commit(replace(job, offered=offered), each)
             offered += len(each.ids)
         with asking():
             notes = snapshot_if_due(engine, declared.name)
             report = report_of(job.ledger, declared.name, batch, after=before)
     finally:
         engine.dispose()
+    log_ignored(ignored, pipeline=declared.name, batch=batch)
     return replace(
         report,
         duplicates=offered - report.loaded - report.quarantined,
         version=job.session.version,
         seconds=time.monotonic() - started,
         notes=notes,
+        ignored_fields=dict(ignored.fields),
+        ignored_of=ignored.records,
     )
 
 
@@ -170,12 +175,14 @@ class _Job:
 
 
 @dataclass(kw_only=True)
-class _Refusals:
-    """What the server refused in earlier tries."""
+class _Tries:
+    """What the tries to commit have found so far."""
 
-    #: The reasons, by the id of each row.
-    rows: dict[int, str] = field(default_factory=dict)
+    #: Why the server refused rows, by the id of each.
+    refused: dict[int, str] = field(default_factory=dict)
     differing: ColumnsDiffer | None = None
+    #: The fields without a column in the rows of the last try.
+    ignored: Ignored = field(default_factory=Ignored)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,29 +194,32 @@ class _Rest:
     writer: Writer
 
 
-def _commit(job: _Job, offer: OfferedRows) -> None:
-    refusals = _Refusals()
+def _commit(job: _Job, offer: OfferedRows) -> Ignored:
+    """Load what is not loaded yet; the fields of it that were not loaded."""
+    tries = _Tries()
 
     def find_rest() -> _Rest | None:
         new = _new_of(job, offer)
         if not new:
             return None
         left = offer.among(new)
-        records, writer = _read(job, left, refusals)
+        records, writer = _read(job, left, tries)
         return _Rest(ids=new, records=records, writer=writer)
 
     def commit(rest: _Rest) -> None:
+        tries.ignored = rest.records.ignored
         position = job.ledger.commit(_commit_of(job, offer, rest))
         rows, bad = rest.records.rows.num_rows, len(rest.records.bad)
         event("rows_committed", pipeline=job.declared.name, position=position, rows=rows, quarantined=bad)
 
     def note_columns(differing: ColumnsDiffer) -> None:
-        refusals.differing = differing
+        tries.differing = differing
 
     def note_refused(rest: _Rest, cause: Exception) -> None:
-        refusals.rows |= _refused_by_server(job, rest, cause=cause)
+        tries.refused |= _refused_by_server(job, rest, cause=cause)
 
     until_certain(find_rest, commit, on_columns=note_columns, on_refused=note_refused)
+    return tries.ignored
 
 
 def _new_of(job: _Job, offer: OfferedRows) -> SpanSet:
@@ -226,22 +236,22 @@ def _new_of(job: _Job, offer: OfferedRows) -> SpanSet:
     return judgement.new
 
 
-def _read(job: _Job, offer: OfferedRows, refusals: _Refusals) -> tuple[Records, Writer]:
+def _read(job: _Job, offer: OfferedRows, tries: _Tries) -> tuple[Records, Writer]:
     """The rows and bad records, and how to write the rows: with columns for undeclared fields, if any are added."""
     try:
         records, added = read_adding(
             job.declared,
             job.columns,
             (),
-            refusals.differing,
+            tries.differing,
             read=lambda declared, columns, _: offer.records(job.producer_id, columns, declared.unknown_fields),
         )
     except pa.ArrowException as error:
         found = f"their columns cannot be read ({first_line(error)})"
         expected = "columns of types that Parquet has"
         raise OfferRefused(job.declared.name, job.producer, found, expected, job.offered) from error
-    ids = records.rows.column(SEQUENCE).to_pylist() if refusals.rows else ()
-    refused = {number: refusals.rows[each] for number, each in enumerate(ids) if each in refusals.rows}
+    ids = records.rows.column(SEQUENCE).to_pylist() if tries.refused else ()
+    refused = {number: tries.refused[each] for number, each in enumerate(ids) if each in tries.refused}
     records = without_rows(records, refused, ())
     _check_bad(job, records)
     return records, job.writer.adding(added)
