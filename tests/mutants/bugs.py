@@ -3777,6 +3777,13 @@ BUGS = (
         tests=("tests/unit/sources/test_orc.py",),
     ),
     Bug(
+        name="the places of blocks and records are those of a file that was replaced",
+        file="spark_jobs/onceload_jobs/formats/whole_files.py",
+        correct="look_at(url).version if of_format in _WITHOUT_FOOTER else None",
+        wrong="None",
+        tests=("tests/loads/test_typed_formats.py::test_a_file_that_was_rewritten_after_a_look_is_loaded_at_once",),
+    ),
+    Bug(
         name="an array in Avro holds any number of values in no byte",
         file="spark_jobs/onceload_jobs/formats/avro/schemas.py",
         correct="    if not items.held.least:\n",

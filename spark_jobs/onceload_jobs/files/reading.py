@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -36,6 +37,8 @@ class StoredFile:
     size: int
     #: Its ETag.
     etag: str | None = None
+    #: Another one if it was written meanwhile. It only decides what to read again, never whether a file is the same.
+    version: Hashable = None
 
 
 def look_at(url: str) -> StoredFile:
@@ -43,12 +46,14 @@ def look_at(url: str) -> StoredFile:
     with errors_naming(url):
         path = local_path(url)
         if path:
-            return StoredFile(size=Path(path).stat().st_size)
+            found = Path(path).stat()
+            return StoredFile(size=found.st_size, version=(found.st_ino, found.st_ctime_ns))
         backend, place = backend_of(url)
         # It may have changed since it was listed.
         backend.invalidate_cache(place)
         facts = backend.info(place)
-        return StoredFile(size=int(facts["size"]), etag=etag_of(backend, facts))
+        etag = etag_of(backend, facts)
+        return StoredFile(size=int(facts["size"]), etag=etag, version=etag)
 
 
 def _open_local(path: str) -> BinaryIO:

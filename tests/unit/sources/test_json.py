@@ -27,7 +27,7 @@ def groups_of(tmp_path, raw: bytes, *, step: int = 2**20, group: int = 2**20) ->
     path.write_bytes(raw)
     read_documents.cache_clear()
     with patch.object(documents, "_STEP_BYTES", step), patch.object(documents, "GROUP_BYTES", group):
-        return read_documents(str(path), fingerprint_of(str(path), end=len(raw)))
+        return read_documents(str(path), fingerprint_of(str(path), end=len(raw)), None)
 
 
 def elements(raw: bytes, groups: tuple[RowGroup, ...]) -> list[object]:

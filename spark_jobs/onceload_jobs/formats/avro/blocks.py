@@ -6,7 +6,7 @@ places depend on nothing but the bytes of the file, so that receipts of any vers
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -57,8 +57,12 @@ class DamagedBlock(ValueError):
 
 
 @lru_cache(maxsize=16)
-def read_blocks(url: str, fingerprint: Fingerprint) -> tuple[bytes, tuple[RowGroup, ...]]:
-    """The header of a file with this fingerprint, and the groups of its blocks; refuse one that is not complete."""
+def read_blocks(
+    url: str,
+    fingerprint: Fingerprint,
+    version: Hashable,  # noqa: ARG001 - it says of which content they are.
+) -> tuple[bytes, tuple[RowGroup, ...]]:
+    """The header of a file in this version, and the groups of its blocks; refuse one that is not complete."""
     with open_stream(url) as stream, errors_naming(url):
         try:
             source = _Source(stream)
@@ -186,6 +190,6 @@ def decoding(url: str) -> Iterator[None]:
         except RecursionError as error:
             raise unsupported(url, "values that are nested too deeply") from error
         except (EOFError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            # The file may have been replaced by one with the same first and last bytes.
+            # A store without ETags does not show that a file was replaced by one with the same first and last bytes.
             read_blocks.cache_clear()
             raise damaged(url, str(error) or "it ends in the middle of a value") from error

@@ -1,7 +1,7 @@
 """Avro: typed rows, identified by their number in the file; their values mean the same as in Parquet."""
 
 import io
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +24,11 @@ from onceload_jobs.pipeline.declared import UnknownFields
 _HELD_BYTES = 2**28
 
 
-def read_names_and_groups(url: str, fingerprint: Fingerprint) -> tuple[tuple[str, ...], tuple[RowGroup, ...]]:
+def read_names_and_groups(
+    url: str, fingerprint: Fingerprint, version: Hashable
+) -> tuple[tuple[str, ...], tuple[RowGroup, ...]]:
     """The names of the columns of a file, and the groups of its blocks."""
-    header, groups = read_blocks(url, fingerprint)
+    header, groups = read_blocks(url, fingerprint, version)
     return schema_of(header_of(header).schema, url=url).names, groups
 
 

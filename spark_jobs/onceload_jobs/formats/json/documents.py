@@ -5,6 +5,7 @@ from a whole file. Each record is identified by its number. Records are read in 
 nothing but the bytes of the file, so that receipts of any version can be compared with it.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -26,8 +27,12 @@ _EXPECTED = "one JSON array of objects, or one JSON object"
 
 
 @lru_cache(maxsize=16)
-def read_documents(url: str, fingerprint: Fingerprint) -> tuple[RowGroup, ...]:
-    """The groups of records of a file with this fingerprint; refuse a file that is not complete."""
+def read_documents(
+    url: str,
+    fingerprint: Fingerprint,
+    version: Hashable,  # noqa: ARG001 - it says of which content they are.
+) -> tuple[RowGroup, ...]:
+    """The groups of records of a file in this version; refuse a file that is not complete."""
     scan = _Scan(url=url, size=fingerprint.stream.end)
     with open_stream(url) as stream:
         with errors_naming(url):
