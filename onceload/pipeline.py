@@ -362,8 +362,10 @@ def _ready(pipeline: Pipeline, doing: str) -> "Iterator[LoadSettings]":
 def _opened(pipeline: Pipeline, doing: str) -> Iterator[Database]:
     """The database, for calls that only read; refuses an edit of the pipeline that a load would refuse."""
     from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+    from onceload_jobs.write.rights import check_schema
 
     with translated(pipeline=pipeline.name, doing=doing), open_database(pipeline.settings) as engine:
+        check_schema(engine, pipeline.declared)
         PostgresLedger(engine).find_version(pipeline_with_declaration(pipeline.declared))
         yield engine
 

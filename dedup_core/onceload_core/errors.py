@@ -36,7 +36,8 @@ OnceloadError
 │   ├── PipelineFileRefused  an invalid pipeline file
 │   ├── SettingRefused       an invalid setting or argument
 │   │   └── CommitRefused    the target was altered since the load began
-│   ├── DatabaseRefused      wrong password, database, options or privileges
+│   ├── DatabaseRefused      wrong password, database or options
+│   │   └── RightMissing       the user lacks a right on a schema, a table or a function
 │   └── SchemaRefused        the schema is missing, unreleased or of another project
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
@@ -267,6 +268,16 @@ class DatabaseRefused(WrongUse):
         return (
             f"the database refused access: {self.reason}. Nothing more was written. Check ONCELOAD_DSN (user, "
             "password, database), and grant the user its role (docs/how-to/roles.md)."
+        )
+
+
+@dataclass(eq=False)
+class RightMissing(DatabaseRefused):
+    def __str__(self) -> str:
+        return (
+            f"the database refused access: {self.reason}. Nothing more was written. Check the user in ONCELOAD_DSN, or "
+            "grant it its role. For your own tables, grant it USAGE on their schema and the right on the table "
+            "(docs/how-to/roles.md)."
         )
 
 

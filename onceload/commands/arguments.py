@@ -109,8 +109,10 @@ def read_declared(arguments: Arguments, *, needs_source: bool = True) -> "Declar
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
     """Read a pipeline file, and refuse one that would change the meaning of loaded data."""
     from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+    from onceload_jobs.write.rights import check_schema
 
     declared = read_declared(arguments, needs_source=False)
+    check_schema(engine, declared)
     PostgresLedger(engine).find_version(pipeline_with_declaration(declared))
     return declared
 

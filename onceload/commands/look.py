@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from onceload.commands.arguments import Arguments, Commands, command, limit_option, read_declared, set_option
 from onceload.settings import Settings, database
 from onceload.terminal import show_csv, show_json, show_values, words
-from onceload_core.errors import ExitCode, SettingRefused
-from onceload_core.postgres.connection import first_line, is_lost, sqlstate
+from onceload_core.errors import ExitCode, RightMissing, SettingRefused, WrongUse
+from onceload_core.postgres.connection import RIGHT_MISSING, first_line, is_lost, sqlstate
 
 if TYPE_CHECKING:
     from onceload.looking import Rows
@@ -145,7 +145,7 @@ def _try(connection: Connection, statement: str, arguments: Arguments) -> None:
     """Run a statement of the prompt. An error ends the statement, but not the prompt."""
     try:
         _run(connection, statement, arguments)
-    except SettingRefused as refused:
+    except WrongUse as refused:
         words(str(refused))
     except DBAPIError as error:
         if is_lost(error):
@@ -164,6 +164,8 @@ def _run(connection: Connection, statement: str, arguments: Arguments) -> None:
         if sqlstate(error) == _READ_ONLY:
             expected = "statements that only read, or --write"
             raise SettingRefused("onceload sql", f"a change ({first_line(error)})", expected) from error
+        if sqlstate(error) == RIGHT_MISSING:
+            raise RightMissing(first_line(error)) from error
         raise
     if arguments.json:
         show_json({"status": found.status, "rows": _objects(found.columns, found.rows)})

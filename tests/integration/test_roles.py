@@ -215,7 +215,40 @@ def test_a_reader_gets_an_error_for_what_it_must_not_do(loaded, capsys, command)
     code = call(as_member(dsn, "onceload_reader"), *command.split(), *arguments)
 
     assert code == ExitCode.WRONG_USE
-    assert "grant the user its role" in capsys.readouterr().err
+    assert "docs/how-to/roles.md" in capsys.readouterr().err
+
+
+@pytest.fixture
+def shut(loaded, capsys):
+    """A command of a loader that has no right on the schema of its target, and what it prints."""
+    dsn, file = loaded
+    execute(dsn, "ALTER SCHEMA warehouse OWNER TO postgres")
+    execute(dsn, "REVOKE ALL ON SCHEMA warehouse FROM onceload_loader")
+
+    def run(*command):
+        code = call(as_member(dsn, "onceload_loader"), *(str(file) if each == "FILE" else each for each in command))
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["plan", "load", "verify", "quarantine retry", "consume --session one"])
+def test_a_schema_that_a_loader_cannot_use_is_refused_with_the_grant_to_run(shut, command):
+    code, said = shut(*command.split(), "FILE")
+
+    assert code == ExitCode.WRONG_USE
+    assert 'Run `GRANT USAGE, CREATE ON SCHEMA "warehouse" TO "onceload_loader"`' in said
+
+
+@pytest.mark.parametrize(
+    "command", [["show", "FILE"], ["show", "warehouse.events"], ["sql", "-c", "TABLE warehouse.events"]]
+)
+def test_a_table_that_a_user_cannot_read_is_refused_with_the_rights_to_grant(shut, command):
+    code, said = shut(*command)
+
+    assert code == ExitCode.WRONG_USE
+    assert "permission denied for schema warehouse" in said
+    assert "grant it USAGE on their schema and the right on the table (docs/how-to/roles.md)" in said
 
 
 def test_two_loaders_share_what_either_of_them_made(made, tmp_path):

@@ -19,6 +19,7 @@ from onceload_core.errors import (
     DatabaseLost,
     DatabaseRefused,
     PipelineBusy,
+    RightMissing,
     SettingRefused,
 )
 from onceload_core.postgres.refusal import Attempt
@@ -185,6 +186,8 @@ CONCURRENT_CHANGE = "a concurrent change"
 _BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": CONCURRENT_CHANGE}
 #: Our sessions set no limit for a query, so an administrator did.
 QUERY_CANCELED = "57014"
+#: On a schema, a table or a function.
+RIGHT_MISSING = "42501"
 
 
 @contextmanager
@@ -220,8 +223,8 @@ def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
         return AlreadyConsumed(pipeline, (_CONSUMED[constraint],))
     if code in _BUSY:
         return PipelineBusy(pipeline, _BUSY[code])
-    if code in ("42501", "28000", "28P01"):
-        return DatabaseRefused(reason)
+    if code in (RIGHT_MISSING, "28000", "28P01"):
+        return RightMissing(reason) if code == RIGHT_MISSING else DatabaseRefused(reason)
     if code == QUERY_CANCELED:
         return DatabaseLost(doing, f"{reason} (an administrator cancelled the query, or set a limit for this session)")
     return DatabaseLost(doing, reason) if is_lost(error) or code.startswith("53") else error

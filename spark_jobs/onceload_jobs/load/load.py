@@ -46,6 +46,7 @@ from onceload_jobs.plan.ledger_lookup import dead_letter_notes
 from onceload_jobs.plan.plan import Plan
 from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.work.session import Tasks
+from onceload_jobs.write.rights import check_schema
 
 
 def load(
@@ -70,6 +71,7 @@ def take_version(declared: Declared, settings: LoadSettings) -> Version:
     engine = connect(settings.ledger)
     try:
         refuse_paused(engine, declared.name)
+        check_schema(engine, declared)
         return PostgresLedger(engine).declare(pipeline_with_declaration(declared))
     finally:
         engine.dispose()

@@ -26,7 +26,8 @@ def _refuse_schema(connection: Connection, target: Target, *, right: str) -> Non
     if (user := connection.execute(SQL["of_schema"], binds).scalar()) is not None:
         grant = f"GRANT USAGE, CREATE ON SCHEMA {quoted(target.schema)} TO {quoted(user)}"
         found = f"schema {target.schema}, on which {user} lacks the right {right}"
-        raise SettingRefused("target.table", found, f"that right. Run `{grant}`")
+        expected = f"that right. Run `{grant}`, or set another user in ONCELOAD_DSN (docs/how-to/roles.md)"
+        raise SettingRefused("target.table", found, expected)
 
 
 def refuse_lacking_rights(connection: Connection, declared: Declared, *, replaces: bool) -> None:
