@@ -13,6 +13,7 @@ import psycopg2
 
 from onceload import embedded
 from onceload.embedded import PostgresVersion, running
+from tests.segments import remove_segments
 
 _IN_MEMORY = Path("/dev/shm")
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -35,6 +36,7 @@ def temporary_home(*, below: Path | None = None) -> Iterator[Path]:
     try:
         yield home
     finally:
+        remove_segments(home)
         shutil.rmtree(home)
 
 

@@ -18,6 +18,7 @@ import pytest
 from onceload import embedded
 from onceload.embedded import is_running, running
 from onceload_core.errors import DatabaseUnreachable, SettingRefused
+from tests.segments import segments_of
 from tests.servers import execute, temporary_home
 from tests.waiting import until
 
@@ -113,6 +114,21 @@ def test_a_server_starts_on_demand_and_stops_after_use(home, version):
         assert execute(dsn, "SELECT current_setting('server_version_num')::int / 10000") == [(version,)]
 
     assert not is_running(home, version=version)
+
+
+@pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.long), 18])
+def test_the_shared_memory_of_a_killed_server_goes_with_its_home(version):
+    """Tests kill many servers. What they left would stay in memory until the machine restarts."""
+    with temporary_home() as home, running(home, version=version):
+        (pid_file,) = home.rglob("postmaster.pid")
+        memory_id = int(pid_file.read_text().splitlines()[6].split()[1])
+        left = segments_of(memory_id)
+        kill_everything(home)
+        assert len(left) == 2
+        assert all(each.exists() for each in left)
+
+    assert not any(each.exists() for each in left)
+    assert segments_of(memory_id) == []
 
 
 @pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.long), 18])
