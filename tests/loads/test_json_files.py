@@ -258,6 +258,22 @@ def test_an_array_that_grew_counts_as_new_content(loads, suffix, rewrite, publis
     assert loads.load().loaded == 0
 
 
+@pytest.mark.parametrize(
+    ("suffix", "found"),
+    [("", "its size has changed from {} to {} bytes since"), (".gz", "its content has changed since")],
+)
+def test_an_array_that_grew_is_not_said_to_start_with_other_records(loads, suffix, found):
+    before, after = (PACKS[suffix](array(0, count)) for count in (3, 5))
+    path = loads.write(f"a.json{suffix}", before)
+    loads.load()
+    path.write_bytes(after)
+
+    said = reasons(loads.load())
+
+    assert said.startswith(f"{found.format(len(before), len(after))} it was loaded (up to row 3). Its loaded rows stay")
+    assert said.endswith("Restore the file, and write new records to a new file, or set on_rewrite")
+
+
 def test_the_same_content_that_is_packed_again_is_not_loaded_again(loads):
     loads.declared = replace(loads.declared, on_rewrite=OnRewrite.NEW_GENERATION)
     path = loads.write("a.json.gz", gzip.compress(array(0, 300), compresslevel=1))

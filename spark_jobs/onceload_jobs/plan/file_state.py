@@ -9,6 +9,7 @@ from onceload_core.ports import KnownProducer, LoadedProducer
 from onceload_core.replay import Condition, ProducerState
 from onceload_core.spans import SEQUENCE_END, Span, SpanSet
 from onceload_jobs.content.copies import CopyRecord, resemblance_of
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, begins_alike, has_same_etag_or_none
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.notes import Note
@@ -85,7 +86,7 @@ def _state_of(
     if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
         # Both ends are equal; only reading all of it could show whether the rest is.
         resemblance = Resemblance.CHANGED
-    reason = _REWRITTEN.get(resemblance)
+    reason = _why_rewritten(declared.source, listed, fingerprint, resemblance)
     if reason is None and not _has_rows_in_place(declared.source, listed, state):
         reason = _MOVED
         if declared.on_rewrite is OnRewrite.NEW_GENERATION:
@@ -100,6 +101,16 @@ def _state_of(
         if _may_be_a_beginning(declared.source, listed, fingerprint):
             return Note(name=listed.name, reason=_BEGINS_ALIKE, needs_a_person=True)
     return _next_state(declared, listed, producer_id, state, reason)
+
+
+def _why_rewritten(source: Source, listed: Listed, fingerprint: Fingerprint, resemblance: Resemblance) -> str | None:
+    if not source.format.is_whole or resemblance is not Resemblance.CHANGED:
+        return _REWRITTEN.get(resemblance)
+    # An array that has grown still starts with the loaded records.
+    before = fingerprint.stream.end
+    if is_compressed(listed.url) or listed.size == before:
+        return "its content has changed since it was loaded"
+    return f"its size has changed from {before:,} to {listed.size:,} bytes since it was loaded"
 
 
 def _continued(source: Source, listed: Listed, state: ProducerState, *, is_same: bool, sealed: bool) -> FileState:
@@ -181,10 +192,11 @@ def _next_state(
     """Decide about a file that was rewritten."""
     match declared.on_rewrite:
         case OnRewrite.STOP:
-            unit = "row" if declared.source.format.is_whole else "byte"
+            is_whole = declared.source.format.is_whole
+            unit, elsewhere = ("row", ", and write new records to a new file") if is_whole else ("byte", "")
             what = (
                 f"{reason} (up to {unit} {state.consumed.end}). Its loaded rows stay, and nothing more of it is "
-                "loaded. Restore the file, or set on_rewrite"
+                f"loaded. Restore the file{elsewhere}, or set on_rewrite"
             )
             return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
