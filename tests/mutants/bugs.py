@@ -1804,6 +1804,13 @@ PAST_ONE_MACHINE_BUGS = (
         tests=(f"{OF_ROLES}::test_a_reader_cannot_see_what_a_record_holds",),
     ),
     Bug(
+        name="a user without the right on the schema of the target gets the words of the server only",
+        file="onceload/pipeline.py",
+        correct="        check_schema(engine, pipeline.declared)\n",
+        wrong="",
+        tests=(f"{OF_ROLES}::test_a_schema_that_a_loader_cannot_use_is_refused_with_the_grant_to_run",),
+    ),
+    Bug(
         name="any content that a store names is the one that was read",
         file="spark_jobs/onceload_jobs/files/fingerprints.py",
         correct="fingerprint.content is not None and Fingerprint.named(fingerprint, listed.etag) == fingerprint",
