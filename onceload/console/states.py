@@ -52,6 +52,9 @@ class Found:
 def state_of(found: Found, *, now: datetime) -> tuple[State, str]:
     """The state, and all reasons for it."""
     bad = sorted(_wrong(found, now=now), key=lambda each: each[0].badness)
+    if any(state is State.PAUSED for state, _ in bad):
+        # New files and open work wait for the resume.
+        bad = [each for each in bad if each[0] not in (State.STUCK, State.LATE)]
     if bad:
         worst = bad[0][0]
         return worst, "; ".join(reason for state, reason in bad if state is worst)
@@ -84,6 +87,8 @@ def _wrong(found: Found, *, now: datetime) -> Iterator[tuple[State, str]]:
 
 
 def _wrong_in_database(row: Record) -> Iterator[tuple[State, str]]:
+    if row.paused_at is not None:
+        yield State.PAUSED, f"by {row.paused_by} since {row.paused_at:%Y-%m-%d %H:%M}: {row.pause_reason}"
     if row.dead:
         yield State.NEEDS_A_PERSON, f"{counted(row.dead, 'dead letter')}"
     if row.audit_passed is False:

@@ -12,11 +12,14 @@ from onceload.lag import Lag
 from onceload.pipeline_file import parse_pipeline
 
 NOW = datetime(2026, 3, 1, 12, 2, tzinfo=UTC)
-QUIET = {"dead": 0, "audit_passed": None, "oldest_claim_age_s": None, "sessions_alive": 0}
+QUIET = {"paused_at": None, "dead": 0, "audit_passed": None, "oldest_claim_age_s": None, "sessions_alive": 0}
 
 
 def row(**changes: Any) -> Any:
     return SimpleNamespace(**QUIET | changes)
+
+
+PAUSED = row(paused_at=NOW, paused_by="ann", pause_reason="the file is wrong")
 
 
 def lag(*, files: int = 0, refused: int = 0, oldest_s: float | None = None) -> Lag:
@@ -46,6 +49,9 @@ def declared(schedule: str | None) -> Any:
         (Found(row=row(dead=1, sessions_alive=1)), State.NEEDS_A_PERSON),
         (Found(row=row(), lag=lag(refused=1)), State.NEEDS_A_PERSON),
         (Found(row=None, failed="line 3: no such key"), State.NEEDS_A_PERSON),
+        (Found(row=PAUSED), State.PAUSED),
+        (Found(row=PAUSED, lag=lag(refused=1)), State.NEEDS_A_PERSON),
+        (Found(row=row(paused_at=NOW, paused_by="ann", pause_reason="x", oldest_claim_age_s=301.0)), State.PAUSED),
         (Found(row=row(oldest_claim_age_s=299.0)), State.FINE),
         (Found(row=row(oldest_claim_age_s=301.0)), State.STUCK),
         (Found(row=row(oldest_claim_age_s=301.0, sessions_alive=1)), State.LOADING),

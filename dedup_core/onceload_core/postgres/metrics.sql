@@ -25,7 +25,7 @@ SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producer
          WHERE session.pipeline_id = pipeline.pipeline_id
            AND session.lease_until > clock_timestamp()) AS sessions_alive,
        audit.passed AS audit_passed,
-       pipeline.paused_at IS NOT NULL AS paused,
+       pipeline.paused_at IS NOT NULL AS paused, pipeline.paused_at, pipeline.paused_by, pipeline.pause_reason,
        board.waiting, board.held, board.staged, board.dead, board.redeliveries,
        extract(epoch FROM clock_timestamp() - board.oldest_at) AS oldest_claim_age_s
   FROM onceload.pipeline
