@@ -1,0 +1,80 @@
+"""Chromium on the pages: light and dark, wide and narrow, by keyboard alone, without a request to elsewhere."""
+
+import pytest
+
+from onceload.console.standalone import TokenAccess, make_standalone_app
+from tests.console.browser import CHROMIUM, Watched, chromium, served
+from tests.waiting import until
+
+pytestmark = [pytest.mark.long(minutes=1), pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+
+PAGES = {
+    "overview": "",
+    "timeline": "pipeline?pipeline=well",
+    "files": "files?pipeline=well",
+    "file": "file?pipeline=well&name=a.jsonl",
+    "dead": "file?pipeline=poison&name=a.jsonl",
+    "quarantine": "quarantine?pipeline=well",
+    "attention": "attention?pipeline=poison",
+    "rewritten": "attention?pipeline=rewritten",
+    "quality": "quality?pipeline=well",
+    "snapshots": "snapshots?pipeline=well",
+    "row": "row?pipeline=well&producer_id=1&sequence=0",
+    "declaration": "declaration?pipeline=well",
+    "error": "file?pipeline=well&name=none",
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address(day, browser):
+    access = TokenAccess(day.engine, folder=day.folder / "pipelines", token="secret")
+    with served(make_standalone_app(access, hosts=["127.0.0.1"])) as address:
+        with Watched.opened(browser) as watched:
+            watched.page.goto(f"{address}/?token=secret")
+            until(lambda: watched.page.reload() and "are being listed" not in watched.page.content())
+        yield address
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_page_is_easy_to_use_and_asks_for_nothing_elsewhere(browser, address, width, dark):
+    with Watched.opened(browser, width=width, dark=dark) as watched:
+        watched.page.goto(f"{address}/?token=secret")
+        assert "token" not in watched.page.url
+        for name, path in PAGES.items():
+            watched.page.goto(f"{address}/{path}")
+            assert watched.violations() == [], name
+            assert not watched.is_too_wide(), name
+
+    errors = [each for each in watched.errors if "status of 404" not in each]
+    assert errors == []
+    assert watched.hosts == {"127.0.0.1"}
+
+
+def test_the_way_from_the_overview_to_a_bad_record_needs_no_mouse(browser, address):
+    with Watched.opened(browser) as watched:
+        page = watched.page
+        page.goto(f"{address}/?token=secret")
+        _follow(page, "2", "/quarantine?pipeline=well")
+        _follow(page, "a.jsonl", "/file?pipeline=well&name=a.jsonl")
+
+
+def _follow(page, words: str, leads_to: str) -> None:
+    """Press Tab until the link has the focus, then Enter."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(
+            "[document.activeElement.textContent, getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if focused[0].strip() == words:
+            assert focused[1] != "none"
+            page.keyboard.press("Enter")
+            page.wait_for_url(f"**{leads_to}")
+            return
+    raise AssertionError(f"no link {words}")
