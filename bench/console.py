@@ -9,6 +9,7 @@ from sqlalchemy import Engine, text
 from bench.measured import Measured
 from onceload import schema
 from onceload.console.standalone import TokenAccess, make_standalone_app
+from onceload.settings import Settings
 from onceload_core.postgres import LedgerSettings, connect
 
 _PIPELINES = 1_000
@@ -66,7 +67,8 @@ def measure(dsn: str, *, repetitions: int) -> Iterator[tuple[str, Measured]]:
     engine = connect(LedgerSettings(dsn=dsn))
     schema.upgrade(engine)
     grow(engine)
-    client = TestClient(make_standalone_app(TokenAccess(engine, folder=None, token="bench"), hosts=["testserver"]))
+    access = TokenAccess(engine, Settings(dsn=dsn), folder=None, token="bench", writes=True)
+    client = TestClient(make_standalone_app(access, hosts=["testserver"]))
     client.get("/?token=bench").raise_for_status()
     with engine.begin() as connection:
         of_file = text("SELECT producer_id FROM onceload.producer WHERE name = :name ORDER BY producer_id LIMIT 1")

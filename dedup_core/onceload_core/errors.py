@@ -133,8 +133,7 @@ class ClaimedElsewhere(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: {self.holder} is loading a part of {self.producer} {self.span}. Nothing was "
-            f"written. Retry when its claim has ended: `onceload sessions --pipeline {self.pipeline}` shows the "
-            "sessions."
+            f"written. Retry when its claim has ended: see `onceload sessions --pipeline {self.pipeline}`."
         )
 
 

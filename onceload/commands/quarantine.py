@@ -4,13 +4,12 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from uuid import uuid4
 
 from sqlalchemy import Engine
 
+from onceload import settling
 from onceload.commands.arguments import (
     Arguments,
     Commands,
@@ -29,9 +28,7 @@ from onceload.quarantined import harmless, readable, row_of, summary_of, what_to
 from onceload.settings import user_name
 from onceload.terminal import counted, on_terminal, show_json, show_table, words
 from onceload_core.errors import ExitCode, SettingRefused
-from onceload_core.names import Batch, Position
-from onceload_core.ports import QuarantineState, Settlement
-from onceload_core.postgres import PostgresLedger
+from onceload_core.ports import QuarantineState
 from onceload_core.postgres.quarantine import (
     Chosen,
     KeptRecord,
@@ -42,8 +39,6 @@ from onceload_core.postgres.quarantine import (
     find_records,
     get_record,
 )
-from onceload_core.postgres.sessions import session_of
-from onceload_core.replay import EntryKind
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and only a retry needs it.
@@ -135,9 +130,6 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     """Load records that are valid now, because the pipeline file or the records were fixed."""
-    from onceload_jobs.load.settings import new_batch
-    from onceload_jobs.recover.retry import retry as retry_now
-
     declared = read_as_loaded(arguments, engine)
     fixed = read_fixed_records(arguments.fixed_file) if arguments.fixed_file else {}
     selection = _selection(arguments, declared.name, fixed=fixed)
@@ -148,14 +140,8 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     if not chosen.held:
         words(_nothing_selected(selection))
     on_terminal(f"pipeline {declared.name}: retrying {counted(len(chosen.held), 'record')}")
-    report = retry_now(
-        engine,
-        PostgresLedger(engine),
-        declared,
-        chosen.held,
-        batch=Batch(arguments.batch) if arguments.batch else new_batch(),
-        fixed={quarantine_id: line.raw for quarantine_id, line in fixed.items()},
-    )
+    raw = {quarantine_id: line.raw for quarantine_id, line in fixed.items()}
+    report = settling.retry(engine, declared, chosen.held, fixed=raw, batch=arguments.batch)
     _print_retried(report, json=arguments.json)
     return ExitCode.DONE
 
@@ -171,7 +157,7 @@ def discard(arguments: Arguments, engine: Engine) -> ExitCode:
     if not chosen.held:
         words(_nothing_selected(selection))
     elif arguments.yes:
-        position = _discard(engine, arguments.pipeline, chosen.held)
+        position = settling.discard(engine, arguments.pipeline, chosen.held, by=user_name())
         words(f"pipeline {arguments.pipeline}: {counted(len(chosen.held), 'record')} discarded at position {position}")
     else:
         words(
@@ -184,22 +170,6 @@ def discard(arguments: Arguments, engine: Engine) -> ExitCode:
             {"pipeline": arguments.pipeline, "records": ids, "discarded": position is not None, "position": position}
         )
     return ExitCode.DONE
-
-
-def _discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord]) -> Position:
-    ledger = PostgresLedger(engine)
-    batch = Batch(f"discard-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
-    # The ledger records which user decided.
-    session = ledger.open_session(pipeline, session_of(batch, f"discard by {user_name()}"))
-    return ledger.settle(
-        Settlement(
-            kind=EntryKind.DISCARD,
-            session=session,
-            batch=batch,
-            records=tuple((record.producer_id, record.sequence_id) for record in records),
-            write_rows=lambda _: 0,
-        )
-    )
 
 
 # Arguments.

@@ -53,6 +53,9 @@ def _ui_arguments(console: argparse.ArgumentParser) -> None:
     )
     _address_argument(console)
     console.add_argument(
+        "--write", action="store_true", help="allow changes, such as retries and rewinds (default: only look)"
+    )
+    console.add_argument(
         "--pipelines",
         type=Path,
         default=Path("pipelines"),
@@ -95,7 +98,14 @@ def ui(arguments: Arguments, settings: Settings) -> ExitCode:
 
     folder = arguments.pipelines if arguments.pipelines.is_dir() else None
     with open_database(settings) as engine:
-        serve(engine, address=arguments.address, port=arguments.port, folder=folder)
+        serve(
+            engine,
+            settings,
+            address=arguments.address,
+            port=arguments.port,
+            folder=folder,
+            writes=arguments.write,
+        )
     return ExitCode.DONE
 
 

@@ -1,13 +1,15 @@
 """What differs between the console in Airflow and the one by itself: the database, who may see what, and the links."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from fastapi import Request
 from sqlalchemy import Engine
+
+from onceload.lag import Described
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +18,16 @@ class Link:
 
     address: str
     words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Work that takes long: a DAG of Airflow, or the call of the API that does the same."""
+
+    kind: Literal["backfill", "recover", "verify", "snapshot"]
+    pipeline: str
+    #: The parameters of the DAG, without the pipeline.
+    params: Mapping[str, Any]
 
 
 class Access(Protocol):
@@ -32,6 +44,19 @@ class Access(Protocol):
 
     def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
         """Those of the pipelines that the user may see."""
+
+    def refusal(self, request: Request, pipeline: str) -> str | None:
+        """Why the user must not change the pipeline; None if the user has the right."""
+
+    def user(self, request: Request) -> str:
+        """The name that the ledger records."""
+
+    @property
+    def secret(self) -> bytes:
+        """The key of the tokens in forms; the same in all processes that serve these pages."""
+
+    def start(self, request: Request, job: Job, described: Described | None) -> Link:
+        """Start a job for the user; return the page that shows it."""
 
     def login(self, request: Request) -> str | None:
         """The address of a login page, for a request without a login."""

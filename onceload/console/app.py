@@ -8,8 +8,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from onceload.console.access import Access
+from onceload.console.acting import Acting
 from onceload.console.pages import Name, Pages
 from onceload.console.rendering import rendered, static
+from onceload.console.watching import Watch
 from onceload_core.errors import NotFound, OnceloadError
 
 _POLICY = (
@@ -30,7 +32,9 @@ def make_app(access: Access) -> FastAPI:
     app = FastAPI(openapi_url=None)
     for name, kind in _STATIC.items():
         app.get(f"/{name}")(_static(name, kind))
-    _add_pages(app, Pages(access), access)
+    watch = Watch(access)
+    _add_pages(app, Pages(access, watch), access)
+    Acting(access, watch).add_to(app)
     app.exception_handler(HTTPException)(_refused(access))
     app.exception_handler(404)(_refused(access))
     app.exception_handler(RequestValidationError)(_malformed)

@@ -35,9 +35,8 @@ Page = Annotated[int, Query(ge=1, le=10_000)]
 class Pages:
     """Each method is a page; its arguments are those of its address."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._watch = Watch(access)
+    def __init__(self, access: Access, watch: Watch) -> None:
+        self._access, self._watch = access, watch
 
     def overview(self, request: Request, search: Word = "", state: Word = "", page: Page = 1) -> str:
         behind, now = self._watch.now(), _now()
@@ -56,12 +55,12 @@ class Pages:
         values = {"found": found, "search": search, "state": chosen, "page": page, "now": now}
         return self._page("overview.html", {**values, "folder": self._access.folder, "is_listed": behind is not None})
 
-    def timeline(self, pipeline: Name, before: Number | None = None) -> str:
+    def timeline(self, request: Request, pipeline: Name, before: Number | None = None) -> str:
         with self._access.opened() as engine:
             timeline = timeline_of(engine, pipeline, before=before)
             line = self._line(pipeline)
             (line,) = with_activity(engine, [line], now=_now())
-        return self._page("pipeline.html", {"pipeline": pipeline, "line": line, "timeline": timeline})
+        return self._page("pipeline.html", {**self._of(request, pipeline), "line": line, "timeline": timeline})
 
     def files(self, pipeline: Name, search: Word = "", after: Word = "") -> str:
         with self._access.opened() as engine:
@@ -73,10 +72,10 @@ class Pages:
             audits = audits_of(engine, pipeline)
         return self._page("quality.html", {"pipeline": pipeline, "audits": audits})
 
-    def snapshots(self, pipeline: Name) -> str:
+    def snapshots(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:
             snapshots = snapshots_of(engine, pipeline)
-        return self._page("snapshots.html", {"pipeline": pipeline, "snapshots": snapshots})
+        return self._page("snapshots.html", {**self._of(request, pipeline), "snapshots": snapshots})
 
     def declaration(self, pipeline: Name) -> str:
         with self._access.opened() as engine:
@@ -96,13 +95,13 @@ class Pages:
         link = self._access.run(newest.dag_id, newest.run_id) if newest and newest.dag_id and newest.run_id else None
         return self._page("run.html", {"pipeline": pipeline, "batch": batch, "run": run, "airflow": link})
 
-    def file(self, pipeline: Name, name: Name) -> str:
+    def file(self, request: Request, pipeline: Name, name: Name) -> str:
         with self._access.opened() as engine:
             found = file_of(engine, pipeline, name)
         behind = self._watch.now()
         seen = behind.seen.get(pipeline) if behind else None
         notes = [note for note in seen[1].notes if note.name == name] if seen else []
-        return self._page("file.html", {"pipeline": pipeline, "found": found, "notes": notes})
+        return self._page("file.html", {**self._of(request, pipeline), "found": found, "notes": notes})
 
     def row(self, pipeline: Name, producer_id: Number | None = None, sequence: Number | None = None) -> str:
         values: dict[str, object] = {
@@ -120,17 +119,28 @@ class Pages:
         return self._page("row.html", values)
 
     def quarantine(
-        self, pipeline: Name, kind: Word | None = None, file: Word | None = None, before: Number | None = None
+        self,
+        request: Request,
+        pipeline: Name,
+        kind: Word | None = None,
+        file: Word | None = None,
+        before: Number | None = None,
     ) -> str:
         with self._access.opened() as engine:
             found = quarantine_of(engine, pipeline, kind=kind, file=file, before=before)
-        return self._page("quarantine.html", {"pipeline": pipeline, "found": found, "kind": kind, "file": file})
+        return self._page(
+            "quarantine.html", {**self._of(request, pipeline), "found": found, "kind": kind, "file": file}
+        )
 
-    def attention(self, pipeline: Name) -> str:
+    def attention(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:
             letters = dead_letters_of(engine, pipeline)
         line = self._line(pipeline)
-        return self._page("attention.html", {"pipeline": pipeline, "line": line, "letters": letters})
+        return self._page("attention.html", {**self._of(request, pipeline), "line": line, "letters": letters})
+
+    def _of(self, request: Request, pipeline: str) -> dict[str, object]:
+        """The pipeline, and whether the page offers actions on it."""
+        return {"pipeline": pipeline, "may_act": self._access.refusal(request, pipeline) is None}
 
     def _line(self, pipeline: str) -> Line:
         with self._access.opened() as engine:

@@ -9,13 +9,17 @@ from http import HTTPStatus
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import Engine
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from onceload.console.access import Link
+from onceload.console.access import Job, Link
 from onceload.console.app import make_app
+from onceload.console.rendering import rendered
+from onceload.console.running import Jobs
+from onceload.lag import Described
+from onceload.settings import Settings, user_name
 from onceload.terminal import words
 from onceload_core.errors import SettingRefused
 
@@ -25,9 +29,11 @@ _TOKEN = "token"  # noqa: S105 - a name.
 class TokenAccess:
     """Everyone who has the token sees everything."""
 
-    def __init__(self, engine: Engine, *, folder: Path | None, token: str) -> None:
+    def __init__(self, engine: Engine, settings: Settings, *, folder: Path | None, token: str, writes: bool) -> None:
         self.folder = folder
-        self._engine, self._token = engine, token
+        self.secret = secrets.token_bytes()
+        self.jobs = Jobs(settings)
+        self._engine, self._token, self._writes = engine, token, writes
 
     def authenticate(self, request: Request) -> None:
         given = next((value for name, value in request.cookies.items() if name == cookie_name(request)), "")
@@ -45,6 +51,22 @@ class TokenAccess:
     def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
         del request
         return set(pipelines)
+
+    def refusal(self, request: Request, pipeline: str) -> str | None:
+        del request, pipeline
+        return None if self._writes else "this console only shows the loads: start it with `onceload ui --write`"
+
+    def user(self, request: Request) -> str:
+        del request
+        return user_name()
+
+    def start(self, request: Request, job: Job, described: Described | None) -> Link:
+        del request
+        if described is None:
+            found = f"pipeline {job.pipeline}, whose file this process has not found"
+            raise SettingRefused("this action", found, "a pipeline file in the folder of the console")
+        self.jobs.start(job, described)
+        return Link(address="jobs", words="The jobs of this console")
 
     def login(self, request: Request) -> str | None:
         del request
@@ -67,6 +89,10 @@ def cookie_name(request: Request) -> str:
 def make_standalone_app(access: TokenAccess, *, hosts: Collection[str]) -> FastAPI:
     app = make_app(access)
 
+    @app.get("/jobs", dependencies=[Depends(access.authenticate)], response_class=HTMLResponse)
+    def jobs() -> str:
+        return rendered("jobs.html", {"access": access, "jobs": list(access.jobs.all)})
+
     @app.middleware("http")
     async def log_in(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         given = request.query_params.get(_TOKEN)
@@ -82,7 +108,7 @@ def make_standalone_app(access: TokenAccess, *, hosts: Collection[str]) -> FastA
     return app
 
 
-def serve(engine: Engine, *, address: str, port: int, folder: Path | None) -> None:
+def serve(engine: Engine, settings: Settings, *, address: str, port: int, folder: Path | None, writes: bool) -> None:
     """Serve the pages until stopped."""
     token = secrets.token_urlsafe(24)
     try:
@@ -90,10 +116,11 @@ def serve(engine: Engine, *, address: str, port: int, folder: Path | None) -> No
     except OSError as error:
         found = f"{address}:{port} ({error.strerror})"
         raise SettingRefused("--port", found, "a free port, such as --port 8099") from error
-    access = TokenAccess(engine, folder=folder, token=token)
+    access = TokenAccess(engine, settings, folder=folder, token=token, writes=writes)
     app = make_standalone_app(access, hosts=["localhost", "127.0.0.1", address])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
     words(f"the console is at http://{address}:{listening.getsockname()[1]}/?{_TOKEN}={token}")
-    words("everyone who has this address can read all loads, with values of records. Ctrl-C stops")
+    can = "read and change all loads" if writes else "read all loads, with values of records"
+    words(f"everyone who has this address can {can}. Ctrl-C stops")
     with listening:
         server.run(sockets=[listening])

@@ -4,23 +4,27 @@ Airflow does not protect the apps of plugins. So each page requires a login and 
 pipeline's DAG, because like those it shows values of records.
 """
 
+import hashlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from airflow.api.common.trigger_dag import trigger_dag
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from airflow.providers.common.compat.sdk import conf
+from airflow.utils.types import DagRunTriggeredByType
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Engine
 
-from onceload.console.access import Link
+from onceload.console.access import Job, Link
 from onceload.console.app import make_app
+from onceload.lag import Described
 from onceload_airflow.by_hand import PIPELINES
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.ingest import dag_id_of
@@ -47,19 +51,53 @@ class AirflowAccess:
 
     def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
         ids = {dag_id_of(name): name for name in pipelines}
-        has_teams = conf.getboolean("core", "multi_team", fallback=False)
-        teams = DagModel.get_dag_id_to_team_name_mapping([*ids]) if has_teams else {}
-        manager = get_auth_manager()
+        details, manager = _details(ids), get_auth_manager()
         return {
             name
             for dag_id, name in ids.items()
             if manager.is_authorized_dag(
                 method="GET",
                 access_entity=DagAccessEntity.TASK_LOGS,
-                details=DagDetails(id=dag_id, **({"team_name": teams[dag_id]} if dag_id in teams else {})),
+                details=details[dag_id],
                 user=request.state.user,
             )
         }
+
+    def refusal(self, request: Request, pipeline: str) -> str | None:
+        return (
+            None
+            if self._may_start(request, dag_id_of(pipeline))
+            else f"you have no right to start the DAG of pipeline {pipeline}"
+        )
+
+    def user(self, request: Request) -> str:
+        return str(request.state.user.get_name())
+
+    @property
+    def secret(self) -> bytes:
+        return hashlib.sha256(f"onceload console {conf.get('api', 'secret_key')}".encode()).digest()
+
+    def start(self, request: Request, job: Job, described: Described | None) -> Link:
+        del described
+        if not self._may_start(request, job.kind):
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"you have no right to start the DAG {job.kind}")
+        run = trigger_dag(
+            job.kind,
+            triggered_by=DagRunTriggeredByType.UI,
+            triggering_user_name=self.user(request),
+            conf={"pipeline": job.pipeline, **job.params},
+        )
+        runs = f"{_base()}/dags/{job.kind}/runs"
+        address = f"{runs}/{quote(str(run.run_id), safe='')}" if run is not None else runs
+        return Link(address=address, words=f"The run of the DAG {job.kind}")
+
+    def _may_start(self, request: Request, dag_id: str) -> bool:
+        return get_auth_manager().is_authorized_dag(
+            method="POST",
+            access_entity=DagAccessEntity.RUN,
+            details=_details([dag_id])[dag_id],
+            user=request.state.user,
+        )
 
     def login(self, request: Request) -> str | None:
         return str(get_auth_manager().get_url_login(next_url=str(request.url)))
@@ -86,6 +124,12 @@ def make_airflow_app() -> FastAPI:
         return _to(request, "run", pipeline=_pipeline_of(access, dag_id), batch=run_id)
 
     return app
+
+
+def _details(dag_ids: Collection[str]) -> dict[str, DagDetails]:
+    has_teams = conf.getboolean("core", "multi_team", fallback=False)
+    teams = DagModel.get_dag_id_to_team_name_mapping([*dag_ids]) if has_teams else {}
+    return {each: DagDetails(id=each, **({"team_name": teams[each]} if each in teams else {})) for each in dag_ids}
 
 
 def _pipeline_of(access: AirflowAccess, dag_id: str) -> str:

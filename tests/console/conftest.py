@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sqlalchemy import Engine
 
 from onceload import cli
 from onceload.console.standalone import TokenAccess, make_standalone_app
+from onceload.settings import Settings
 from onceload_core.errors import ExitCode
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_jobs.read.checked_parts import read_parts
@@ -50,16 +52,26 @@ class Day:
         found = cli.main(["consume", str(pipeline), "--session", "one"], {**os.environ, "ONCELOAD_DSN": self.dsn})
         assert found == code
 
+    def access(self, *, writes: bool) -> TokenAccess:
+        settings = Settings(dsn=self.dsn)
+        return TokenAccess(self.engine, settings, folder=self.folder / "pipelines", token="secret", writes=writes)
+
     def ask(self, statement: str) -> list[Any]:
         return execute(self.dsn, statement)
 
 
 @pytest.fixture(scope="package")
 def day(server_dsn, template, tmp_path_factory) -> Iterator[Day]:
+    with day_of(server_dsn, template, tmp_path_factory.mktemp("day")) as day:
+        yield day
+
+
+@contextmanager
+def day_of(server_dsn: str, template: str, folder: Path) -> Iterator[Day]:
     """`well` is fine, `late` has a file of two hours ago, `rewritten` and `poison` need a person, `new` has no load."""
     with temporary_database(server_dsn, template=template) as dsn:
         engine = connect(LedgerSettings(dsn=dsn))
-        day = Day(folder=tmp_path_factory.mktemp("day"), dsn=dsn, engine=engine)
+        day = Day(folder=folder, dsn=dsn, engine=engine)
         for name in ("well", "late", "rewritten", "poison", "new"):
             (day.folder / name).mkdir()
             day.write(f"pipelines/{name}.yaml", PIPELINE.format(name=name, folder=day.folder))
@@ -93,7 +105,7 @@ def _load_all(day: Day, patched: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="package")
 def pages(day) -> Iterator[TestClient]:
     """The pages, after the files were listed once."""
-    access = TokenAccess(day.engine, folder=day.folder / "pipelines", token="secret")
+    access = day.access(writes=False)
     with TestClient(make_standalone_app(access, hosts=["testserver"])) as client:
         assert client.get("/?token=secret").status_code == 200
         deadline = time.monotonic() + 60

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceload.console.standalone import TokenAccess, make_standalone_app
+from onceload.console.standalone import make_standalone_app
 from tests.console.browser import CHROMIUM, Watched, chromium, served
 from tests.waiting import until
 
@@ -33,8 +33,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(day, browser):
-    access = TokenAccess(day.engine, folder=day.folder / "pipelines", token="secret")
-    with served(make_standalone_app(access, hosts=["127.0.0.1"])) as address:
+    with served(make_standalone_app(day.access(writes=True), hosts=["127.0.0.1"])) as address:
         with Watched.opened(browser) as watched:
             watched.page.goto(f"{address}/?token=secret")
             until(lambda: watched.page.reload() and "are being listed" not in watched.page.content())

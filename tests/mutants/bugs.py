@@ -76,6 +76,8 @@ OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_NOTHING_GOOD = "tests/loads/test_nothing_good.py"
 OF_QUARANTINE = "tests/loads/test_quarantine.py"
 OF_RETRIES = "tests/loads/test_retry.py"
+OF_ACTIONS = "tests/console/test_actions.py"
+OF_PAGES = "tests/console/test_pages.py"
 OF_TURNS = "tests/loads/test_turns.py"
 OF_SOURCES = "tests/unit/sources"
 OF_NUMERICS = f"{OF_SOURCES}/test_numerics.py"
@@ -2813,15 +2815,15 @@ QUARANTINE_BUGS = (
     Bug(
         name="the sessions of retries are never dropped",
         file="spark_jobs/onceload_jobs/recover/retry.py",
-        correct='session_of(batch, "retry")',
+        correct='session_of(batch, f"retry by {by}" if by else "retry")',
         wrong="batch",
         tests=(f"{OF_QUARANTINE}::test_the_sessions_of_retries_and_discards_go_like_those_of_loads",),
     ),
     Bug(
         name="the sessions of discards are never dropped",
-        file="onceload/commands/quarantine.py",
-        correct='session_of(batch, f"discard by {user_name()}")',
-        wrong='f"{batch} discard by {user_name()}"',
+        file="onceload/settling.py",
+        correct='session_of(batch, f"discard by {by}")',
+        wrong='f"{batch} discard by {by}"',
         tests=(f"{OF_QUARANTINE}::test_the_sessions_of_retries_and_discards_go_like_those_of_loads",),
     ),
     Bug(
@@ -3810,5 +3812,54 @@ BUGS = (
         correct="    if ended < 0 and -ended not in _BY_FILES:\n",
         wrong="    if False:\n",
         tests=(f"{OF_SOURCES}/test_orc.py::test_a_file_is_not_called_damaged_if_a_signal_ends_the_process_of_arrow",),
+    ),
+    Bug(
+        name="the console takes forms of other sites",
+        file="onceload/console/acting.py",
+        correct='if not hmac.compare_digest(form.pop(_TOKEN, "").encode(), self._token(request, pipeline).encode()):',
+        wrong='if not form.pop(_TOKEN, "none"):',
+        tests=(f"{OF_ACTIONS}::test_a_forged_form_changes_nothing",),
+    ),
+    Bug(
+        name="a form of the console is good for every pipeline",
+        file="onceload/console/acting.py",
+        correct='of_whom = f"{self._access.user(request)}\\n{pipeline}".encode()',
+        wrong="of_whom = self._access.user(request).encode()",
+        tests=(f"{OF_ACTIONS}::test_a_forged_form_changes_nothing",),
+    ),
+    Bug(
+        name="the console fixes a record of a pipeline that the user has no right to change",
+        file="onceload/console/actions/quarantine.py",
+        correct="    if record.pipeline != asked.pipeline:",
+        wrong="    if not record.pipeline:",
+        tests=(f"{OF_ACTIONS}::test_ids_of_other_pipelines_and_no_ids_are_refused",),
+    ),
+    Bug(
+        name="the console abandons a dead letter of a pipeline that the user has no right to change",
+        file="onceload/console/actions/deliveries.py",
+        correct='    if found["pipeline"] != asked.pipeline:',
+        wrong='    if not found["pipeline"]:',
+        tests=(f"{OF_ACTIONS}::test_ids_of_other_pipelines_and_no_ids_are_refused",),
+    ),
+    Bug(
+        name="the console needs no token",
+        file="onceload/console/standalone.py",
+        correct="        if not self.is_token(given):",
+        wrong="        if given and not self.is_token(given):",
+        tests=(f"{OF_PAGES}::test_without_the_token_there_is_nothing_to_see",),
+    ),
+    Bug(
+        name="values of records are markup on pages",
+        file="onceload/console/rendering.py",
+        correct="        autoescape=True,",
+        wrong="        autoescape=False,",
+        tests=(f"{OF_PAGES}::test_nothing_of_a_record_is_markup",),
+    ),
+    Bug(
+        name="the first commit of the last hours is left out of the overview",
+        file="onceload/console/overview.sql",
+        correct="ledger.position >= halving.first",
+        wrong="ledger.position > halving.first",
+        tests=("tests/console/test_hours.py::test_each_commit_of_the_last_hours_counts_in_its_hour",),
     ),
 )

@@ -22,7 +22,7 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import statements, translated
 from onceload_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
 from onceload_core.postgres.sessions import session_of
-from onceload_core.replay import EntryKind, Run
+from onceload_core.replay import EntryKind
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.stage import Stage, open_stage
 from onceload_jobs.files.notes import Ignored
@@ -79,7 +79,7 @@ def retry(
     *,
     batch: Batch,
     fixed: Mapping[QuarantineId, bytes] | None = None,
-    run: Run | None = None,
+    by: str | None = None,
 ) -> RetryReport:
     """Load the records that are good now in one commit; the others stay held, with the current reason."""
     _refuse_unfit(declared)
@@ -89,7 +89,8 @@ def retry(
     check_target(engine, ledger, declared)
     # It writes rows like a load, with the current pipeline file.
     version = ledger.declare(pipeline_with_declaration(declared))
-    session = ledger.open_session(declared.name, session_of(batch, "retry"), version=version)
+    name = session_of(batch, f"retry by {by}" if by else "retry")
+    session = ledger.open_session(declared.name, name, version=version)
     evolve_target(engine, declared, session, columns=declared.columns_as_read)
     ensure_target(engine, declared, columns=declared.columns_as_read)
     job = _Job(
@@ -101,7 +102,6 @@ def retry(
         batch=batch,
         fixed=fixed or {},
         headers=headers_of(declared, ledger, asked),
-        run=run,
     )
     with _open_target(job) as target:
         settled = _settle(job, target, tuple(record.quarantine_id for record in asked))
@@ -136,7 +136,6 @@ class _Job:
     fixed: Mapping[QuarantineId, bytes]
     #: The fields of each CSV file, in order, or why its records cannot be retried.
     headers: Mapping[ProducerId, tuple[str, ...] | Refusal]
-    run: Run | None
 
 
 def _refuse_unfit(declared: Declared) -> None:
@@ -225,7 +224,6 @@ def _settlement(job: _Job, target: "_TargetOfRetry", reading: "_Reading") -> Set
         records=tuple((record.producer_id, record.sequence_id) for record in reading.good),
         write_rows=lambda connection: target.write(connection, writer, reading.rows),
         bytes=sum(len(_text_of(job, record)) for record in reading.good),
-        run=job.run,
     )
 
 

@@ -1,0 +1,227 @@
+"""The actions of the console: each shows what it would do, and does it once, for who may."""
+
+import re
+from html import unescape
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+
+from onceload.console.acting import ACTIONS
+from onceload.console.standalone import make_standalone_app
+from tests.console.conftest import day_of
+from tests.console.test_pages import words_of
+from tests.waiting import until
+
+
+@pytest.fixture
+def day(server_dsn, template, tmp_path):
+    """A day of its own for each test, because it is changed."""
+    with day_of(server_dsn, template, tmp_path) as day:
+        yield day
+
+
+@pytest.fixture
+def console(day):
+    with TestClient(make_standalone_app(day.access(writes=True), hosts=["testserver"])) as client:
+        client.get("/?token=secret")
+        until(lambda: "are being listed" not in client.get("/").text)
+        yield client
+
+
+def form_of(html: str) -> dict[str, str]:
+    fields = re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)">', html)
+    return {unescape(name): unescape(value) for name, value in fields}
+
+
+def confirm(console: TestClient, path: str, **filled: str) -> str:
+    """Ask, fill the field in, and confirm, as a browser does."""
+    question = console.get(path)
+    assert question.status_code == 200, question.text
+    (action,) = re.findall(r'<form class="question" method="post" action="(.*?)">', question.text)
+    answer = console.post(f"/{unescape(action)}", data=form_of(question.text) | filled)
+    assert answer.status_code == 200, answer.text
+    return words_of(answer.text)
+
+
+def rows(day, table="well"):
+    return [n for (n,) in day.ask(f"SELECT n FROM {table} ORDER BY n")]
+
+
+def quarantined(day, reason):
+    ((number,),) = day.ask(f"SELECT quarantine_id FROM onceload.quarantine WHERE reason LIKE '%{reason}%'")
+    return number
+
+
+def test_a_fixed_record_is_loaded_once(console, day):
+    path = f"/fix?pipeline=well&id={quarantined(day, 'y')}"
+    assert "'y' is not a valid bigint" in words_of(console.get(path).text)
+
+    answer = confirm(console, path, raw='{"n": 5}')
+
+    assert "1 record loaded" in answer
+    assert rows(day) == [1, 3, 4, 5]
+    # The button Back of the browser, and the form again.
+    assert console.post("/fix?pipeline=well", data={"raw": '{"n": 5}'}).status_code == 403
+    assert "0 records loaded" in confirm(console, path, raw='{"n": 5}')
+    assert rows(day) == [1, 3, 4, 5]
+    assert day.ask("SELECT session FROM onceload.ledger WHERE kind = 'retry'")[0][0].split("/retry by ")[1]
+
+
+def test_a_record_that_is_still_wrong_stays_with_its_new_reason(console, day):
+    number = quarantined(day, "y")
+
+    answer = confirm(console, f"/fix?pipeline=well&id={number}", raw='{"n": "z"}')
+
+    assert "'z' is not a valid bigint" in answer
+    assert rows(day) == [1, 3, 4]
+    assert day.ask(f"SELECT state FROM onceload.quarantine WHERE quarantine_id = {number}") == [("held",)]
+
+
+def test_records_of_a_reason_are_retried_with_the_pipeline_file_of_today(console, day):
+    path = "/retry?pipeline=well&kind=" + "%E2%80%A6%20is%20not%20a%20valid%20bigint"
+    assert "2 records in quarantine" in words_of(console.get(path).text)
+
+    answer = confirm(console, path)
+
+    assert "2 records still in quarantine" in answer
+
+
+def test_discarded_records_are_never_loaded_and_the_ledger_names_the_user(console, day):
+    number = quarantined(day, "y")
+
+    answer = confirm(console, f"/discard?pipeline=well&id={number}")
+
+    assert "1 record discarded" in answer
+    assert day.ask(f"SELECT state FROM onceload.quarantine WHERE quarantine_id = {number}") == [("discarded",)]
+    assert "discard by" in day.ask("SELECT session FROM onceload.ledger WHERE kind = 'discard'")[0][0]
+    question = console.get(f"/discard?pipeline=well&id={number}").text
+    assert "There is nothing to confirm" in question
+
+
+def test_nothing_is_discarded_without_a_choice(console, day):
+    response = console.get("/discard?pipeline=well")
+
+    assert response.status_code == 503
+    assert "no choice of records" in words_of(response.text)
+
+
+def test_a_dead_letter_is_redelivered_and_loaded(console, day):
+    ((number,),) = day.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
+    path = f"/redeliver?pipeline=poison&delivery={number}"
+    assert "It covers {[0,9)} of a.jsonl" in words_of(console.get(path).text)
+
+    assert "is handed out again" in confirm(console, path)
+
+    day.load("poison")
+    assert rows(day, "poison") == [1]
+
+
+def test_a_dead_letter_is_abandoned_and_planned_again(console, day):
+    ((number,),) = day.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
+
+    assert "is abandoned" in confirm(console, f"/abandon?pipeline=poison&delivery={number}")
+
+    day.load("poison")
+    assert rows(day, "poison") == [1]
+
+
+def test_a_pause_stops_loads_until_the_resume(console, day):
+    assert "is paused" in confirm(console, "/pause?pipeline=late", why="the file is wrong")
+
+    assert "the file is wrong" in words_of(console.get("/").text)
+    day.load("late", code=1)
+    assert "is resumed" in confirm(console, "/resume?pipeline=late")
+    day.load("late")
+    assert rows(day, "late") == [1, 2]
+
+
+def job(console: TestClient) -> str:
+    """The newest job, when it has ended."""
+    until(lambda: "running" not in words_of(console.get("/jobs").text))
+    return words_of(console.get("/jobs").text)
+
+
+def test_a_load_is_started_and_its_result_is_shown(console, day):
+    assert "It was started" in confirm(console, "/load?pipeline=late")
+
+    assert "done since" in job(console)
+    assert "1 loaded, 0 duplicates" in job(console)
+    assert rows(day, "late") == [1, 2]
+
+
+def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
+    path = "/rewind?pipeline=well&position=1"
+    assert "1 entries of 1 producers would be rolled back, with 1 rows" in words_of(console.get(path).text)
+    assert rows(day) == [1, 3, 4]
+    day.write("well/b.jsonl", '{"n": 40}\n')
+
+    confirm(console, path)
+
+    assert "done since" in job(console)
+    assert rows(day) == [1, 3, 40]
+
+
+def test_a_rewritten_file_cannot_replace_rows_of_direct_loads(console, day):
+    assert "cannot replace files" in words_of(console.get("/replace?pipeline=rewritten&file=a.jsonl").text)
+
+
+def test_verify_and_snapshot_show_their_results(console, day):
+    confirm(console, "/verify?pipeline=well")
+    assert "no difference in 2 files and 3 rows" in job(console)
+    confirm(console, "/snapshot?pipeline=well")
+    assert "took a snapshot at position 2" in job(console)
+
+
+REFUSED = (
+    "/fix?pipeline=late&id={record}",
+    "/redeliver?pipeline=well&delivery={letter}",
+    "/abandon?pipeline=well&delivery={letter}",
+    "/fix?pipeline=well&id=x",
+    "/fix?pipeline=well&id=99999999999999999999",
+    "/rewind?pipeline=well&position=-1",
+    "/retry?pipeline=late&id={record}",
+)
+
+
+def test_ids_of_other_pipelines_and_no_ids_are_refused(console, day):
+    ((letter,),) = day.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
+    before = day.ask("SELECT count(*) FROM onceload.ledger")
+
+    for path in REFUSED:
+        address = path.format(record=quarantined(day, "y"), letter=letter)
+        asked = console.get(address)
+        token = form_of(console.get(f"/pause?{urlsplit(address).query}").text)["token"]
+        query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+        done = console.post(address, data=query | {"token": token, "raw": '{"n": 1}'})
+        assert asked.status_code in (404, 503), address
+        assert done.status_code in (404, 503), address
+
+    assert day.ask("SELECT count(*) FROM onceload.ledger") == before
+    assert day.ask("SELECT count(*) FROM onceload.delivery WHERE state = 'dead'") == [(1,)]
+
+
+def test_a_forged_form_changes_nothing(console):
+    of_another = form_of(console.get("/pause?pipeline=late").text)["token"]
+    for action in ACTIONS:
+        for token in ({}, {"token": ""}, {"token": "0" * 64}, {"token": of_another}):
+            form = {"id": "1", "position": "0", "why": "x"} | token
+            response = console.post(f"/{action}?pipeline=well", data=form)
+            assert response.status_code == 403, action
+            assert "Nothing was changed" in response.text
+
+
+def test_without_write_there_is_no_action(day):
+    with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as console:
+        console.get("/?token=secret")
+        for action in ACTIONS:
+            for answer in (console.get(f"/{action}?pipeline=well"), console.post(f"/{action}?pipeline=well")):
+                assert answer.status_code == 403, action
+                assert "--write" in answer.text
+            assert f'"{action}?' not in console.get("/pipeline?pipeline=well").text
+
+
+def test_a_form_without_end_is_refused(console):
+    response = console.post("/pause?pipeline=well", content=b"why=" + b"x" * 2**21)
+
+    assert response.status_code == 413
