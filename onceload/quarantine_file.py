@@ -37,7 +37,7 @@ def write_records(records: Iterable[KeptRecord], path: Path) -> int:
         with NamedTemporaryFile(dir=path.parent, prefix=".onceload-", delete=False) as file:
             unfinished = Path(file.name)
             for record in records:
-                file.write(json.dumps(_line_of(record), ensure_ascii=False).encode() + b"\n")
+                file.write(line_of(record))
                 written += 1
             file.flush()
             os.fsync(file.fileno())
@@ -89,8 +89,9 @@ def raw_fields(raw: bytes) -> dict[str, str]:
         return {"raw_base64": b64encode(raw).decode()}
 
 
-def _line_of(record: KeptRecord) -> dict[str, object]:
-    return {
+def line_of(record: KeptRecord) -> bytes:
+    """A record as a line of the file."""
+    fields = {
         "id": record.quarantine_id,
         "file": record.file,
         "sequence_id": record.sequence_id,
@@ -98,6 +99,7 @@ def _line_of(record: KeptRecord) -> dict[str, object]:
         "reason": record.reason,
         **raw_fields(record.raw),
     }
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
 def _record_of(line: bytes, *, where: str) -> tuple[QuarantineId, FixedRecord]:

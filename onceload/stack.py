@@ -108,6 +108,7 @@ def run(home: Path, *, port: int, pipelines: Path) -> None:
     with asked_to_stop() as stopped, running(home, port=port, pipelines=pipelines, samples=samples) as all_of_it:
         login = f"password {all_of_it.password}" if all_of_it.is_new else f"password in {all_of_it.password_file}"
         words(f"Airflow:   {all_of_it.address}  (user {all_of_it.user}, {login})")
+        words(f"Console:   {all_of_it.address}/plugin/onceload")
         words(f"Postgres:  ONCELOAD_DSN='{all_of_it.dsn}'")
         if samples:
             words(f"samples:   {home / 'landing'} grows every second; {pipelines / _SAMPLE} loads it every minute")

@@ -63,6 +63,7 @@ def _add_pages(app: FastAPI, pages: Pages, access: Access) -> None:
         "/row": pages.row,
     }.items():
         app.get(path, dependencies=[*known, Depends(may_see)], response_class=HTMLResponse)(show)  # type: ignore[type-var]
+    app.get("/download", dependencies=[*known, Depends(may_see)])(pages.download)
 
 
 def _static(name: str, kind: str) -> Callable[[], Response]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import Query, Request
+from fastapi import Query, Request, Response
 
 from onceload.console.access import Access
 from onceload.console.files import file_of, row_of
@@ -22,9 +22,13 @@ from onceload.console.quarantine import quarantine_of
 from onceload.console.rendering import rendered
 from onceload.console.states import State
 from onceload.console.watching import Watch
+from onceload.quarantine_file import line_of
 from onceload.quarantined import readable
 from onceload_core.errors import NotFound
+from onceload_core.postgres.quarantine import Selection, find_records
 
+#: As many records are in a download.
+_DOWNLOADED_MAX = 10_000
 _NAME = r"^[^\x00]{1,1000}$"
 Name = Annotated[str, Query(pattern=_NAME)]
 Word = Annotated[str, Query(pattern=r"^[^\x00]{0,1000}$")]
@@ -131,6 +135,15 @@ class Pages:
         return self._page(
             "quarantine.html", {**self._of(request, pipeline), "found": found, "kind": kind, "file": file}
         )
+
+    def download(self, pipeline: Name, kind: Word | None = None, file: Word | None = None) -> Response:
+        """The records as a file to fix: `onceload quarantine retry --from` loads it."""
+        selection = Selection(pipeline=pipeline, reason=kind, file=file)
+        with self._access.opened() as engine:
+            # Whole in memory, so that an error is a page and not half a file.
+            lines = b"".join(map(line_of, find_records(engine, selection, at_most=_DOWNLOADED_MAX)))
+        headers = {"Content-Disposition": 'attachment; filename="quarantine.jsonl"'}
+        return Response(lines, media_type="application/x-ndjson", headers=headers)
 
     def attention(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:

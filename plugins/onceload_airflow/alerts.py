@@ -24,6 +24,7 @@ from structlog import get_logger
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
 from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.links import console_page
 from onceload_airflow.versions import AsyncCallback
 from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_core.postgres.views import look
@@ -125,7 +126,8 @@ def _where(context: "Context") -> list[str]:
         name = read_pipeline(Path(file), offered=dict.fromkeys(GIVEN, "0")).name
         with OnceloadHook(task.onceload_conn_id).opened() as engine:
             (status,) = look(engine, "status", pipeline=name, at_most=1)
-        return [f"Pipeline {name} is at position {status['position']}."]
+        page = console_page("attention", pipeline=name)
+        return [f"Pipeline {name} is at position {status['position']}.", f"Console: {page}"]
     return []
 
 

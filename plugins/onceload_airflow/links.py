@@ -35,5 +35,10 @@ class DataDocsLink(BaseOperatorLink):
 
 def _address(operator: Any, ti_key: "TaskInstanceKey") -> str:  # noqa: ANN401 - one of ours.
     pipeline = read_pipeline(Path(operator.pipeline_file), offered=dict.fromkeys(GIVEN, "0")).name
+    return console_page("run", pipeline=pipeline, batch=ti_key.run_id)
+
+
+def console_page(page: str, **query: str) -> str:
+    """The address of a page of the console."""
     base = str(conf.get("api", "base_url", fallback="")).rstrip("/")
-    return f"{base}/onceload/run?{urlencode({'pipeline': pipeline, 'batch': ti_key.run_id})}"
+    return f"{base}/onceload/{page}?{urlencode(query)}"

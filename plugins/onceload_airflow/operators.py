@@ -32,7 +32,7 @@ from onceload_airflow.asked import accepts_differences, batch_of, chosen_files, 
 from onceload_airflow.connections import CONNECTION
 from onceload_airflow.failures import failure_of, in_airflows_words
 from onceload_airflow.hook import OnceloadHook, access_of
-from onceload_airflow.links import DataDocsLink, LedgerLink
+from onceload_airflow.links import DataDocsLink, LedgerLink, console_page
 from onceload_airflow.spark_submit import submit_command
 from onceload_core.errors import ExitCode
 
@@ -320,7 +320,8 @@ class Report(_OfPipeline):
         if problems:
             others = "Other files are left for the next run" if found.is_anything_new else "All other files are loaded"
             now = "After you have fixed them, clear the task load, or wait for the next run"
-            raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}")
+            page = console_page("attention", pipeline=report.pipeline)
+            raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}. Console: {page}")
         return counts
 
     def _of_tasks(self, context: "Context", key: str) -> list[Any]:

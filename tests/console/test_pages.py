@@ -5,6 +5,7 @@ from html import unescape
 
 import pytest
 
+from onceload.quarantine_file import read_fixed_records
 from tests.console.conftest import MARKUP
 
 
@@ -103,6 +104,17 @@ def test_the_quarantine_marks_the_value_that_is_wrong(show):
     assert "<mark>y</mark>" in html
     assert unescape(re.findall("<mark>(.*?)</mark>", html)[1]) == f"x{MARKUP}"
     assert "Record 2" not in words_of(show("/quarantine?pipeline=well&file=a.jsonl"))
+
+
+def test_a_download_is_the_file_that_a_retry_takes(pages, tmp_path):
+    response = pages.get("/download?pipeline=well&kind=is%20not%20a%20valid%20bigint")
+    (tmp_path / "quarantine.jsonl").write_bytes(response.content)
+
+    records = read_fixed_records(tmp_path / "quarantine.jsonl")
+
+    assert [record.raw for record in records.values()] == [f'{{"n": "x{MARKUP}"}}'.encode(), b'{"n": "y"}']
+    assert response.headers["Content-Disposition"] == 'attachment; filename="quarantine.jsonl"'
+    assert len(pages.get("/download?pipeline=well&file=b.jsonl").content.splitlines()) == 1
 
 
 def test_what_needs_a_person_says_why(show):
