@@ -170,7 +170,7 @@ def refuse_choice(declared: Declared, *, files: Sequence[str], replaces: bool) -
     if files and not may_choose(declared):
         found = f"{', '.join(files)}, but this pipeline must load records in their order"
         raise SettingRefused(f"files of pipeline {declared.name}", found, "no choice of files")
-    if replaces and (reasons := list(_against_replacing(declared))):
+    if replaces and (reasons := list(against_replacing(declared))):
         expected = "publish: staged, write: append, lineage: true and files as producers (or load without --replace)"
         found = f"settings that do not allow it: {'; '.join(reasons)}"
         raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
@@ -181,10 +181,11 @@ def may_choose(declared: Declared) -> bool:
 
 
 def may_replace(declared: Declared) -> bool:
-    return not list(_against_replacing(declared))
+    return not list(against_replacing(declared))
 
 
-def _against_replacing(declared: Declared) -> Iterator[str]:
+def against_replacing(declared: Declared) -> Iterator[str]:
+    """Why the rows of a file of this pipeline cannot be replaced."""
     yield from (why for _, why in _not_replaceable(declared))
     if declared.is_direct:
         yield (

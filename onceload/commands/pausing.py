@@ -44,9 +44,9 @@ def resume(arguments: Arguments, engine: Engine) -> ExitCode:
     if arguments.json:
         show_json({"pipeline": name, "ended": ended})
     if ended is None:
-        words(f"pipeline {name} is not paused; there was nothing to do")
+        words(f"pipeline {name} is not paused. Nothing was changed")
     else:
-        words(f"pipeline {name} is resumed, which was {ended}. The next load takes up what is left")
+        words(f"pipeline {name} is resumed. It was {ended}. The next load continues with the rest")
     return ExitCode.DONE
 
 
@@ -56,4 +56,6 @@ def name_argument(command: argparse.ArgumentParser) -> None:
 
 def pause_arguments(command: argparse.ArgumentParser) -> None:
     name_argument(command)
-    command.add_argument("--why", required=True, metavar="TEXT", help="the reason, for all users who meet the pause")
+    command.add_argument(
+        "--why", required=True, metavar="TEXT", help="the reason; `onceload status` and each refused load show it"
+    )

@@ -53,7 +53,7 @@ def _ui_arguments(console: argparse.ArgumentParser) -> None:
     )
     _address_argument(console)
     console.add_argument(
-        "--write", action="store_true", help="allow changes, such as retries and rewinds (default: only look)"
+        "--write", action="store_true", help="allow changes, such as retries and rewinds (default: read-only)"
     )
     console.add_argument(
         "--pipelines",

@@ -64,7 +64,9 @@ class Acting:
     def _answer(self, action: Action) -> Callable[..., str]:
         def do(request: Request, pipeline: Name, form: Annotated[dict[str, str], Depends(_form)]) -> str:
             if not hmac.compare_digest(form.pop(_TOKEN, "").encode(), self._token(request, pipeline).encode()):
-                message = "this form is not from this page, or it is of an earlier login. Nothing was changed"
+                message = (
+                    "this form has expired, or another site sent it. Nothing was changed. Reload the page and try again"
+                )
                 raise HTTPException(HTTPStatus.FORBIDDEN, message)
             with self._asked(request, pipeline, form) as asked:
                 answer = action.do(asked)

@@ -12,7 +12,7 @@ from onceload.console.acting import Acting
 from onceload.console.pages import Name, Pages
 from onceload.console.rendering import rendered, static
 from onceload.console.watching import Watch
-from onceload_core.errors import NotFound, OnceloadError
+from onceload_core.errors import ExitCode, NotFound, OnceloadError
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -23,6 +23,19 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
+}
+_STATUS = {
+    ExitCode.WRONG_USE: HTTPStatus.BAD_REQUEST,
+    ExitCode.NEEDS_A_PERSON: HTTPStatus.CONFLICT,
+    ExitCode.CALL_AGAIN: HTTPStatus.SERVICE_UNAVAILABLE,
+    ExitCode.OUTCOME_UNKNOWN: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_TITLES = {
+    400: "This is not possible",
+    403: "Not allowed",
+    404: "Not found",
+    409: "A person must decide",
+    503: "Not possible right now",
 }
 _STATIC = {"console.css": "text/css", "theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -97,10 +110,9 @@ def _malformed(_: Request, error: RequestValidationError) -> Response:
 
 
 def _failed(_: Request, error: OnceloadError) -> Response:
-    status = HTTPStatus.NOT_FOUND if isinstance(error, NotFound) else HTTPStatus.SERVICE_UNAVAILABLE
-    return _error(status, str(error))
+    return _error(HTTPStatus.NOT_FOUND if isinstance(error, NotFound) else _STATUS[error.exit_code], str(error))
 
 
 def _error(status: int, message: str) -> Response:
-    title = HTTPStatus(status).phrase
+    title = _TITLES.get(status, HTTPStatus(status).phrase)
     return HTMLResponse(rendered("error.html", {"title": title, "message": message, "tab": None}), status_code=status)

@@ -18,6 +18,7 @@ _GENERATIONS_MAX = 20
 _RECEIPTS_MAX = 200
 _RECORDS_MAX = 500
 _WORK_MAX = 100
+_WORDS = {"held": "in progress", "dead": "dead letter"}
 #: How much of a record is read from its file.
 _RAW_BYTES_MAX = 4 * 2**10
 #: How far into a compressed file a record is looked for.
@@ -89,7 +90,7 @@ def _piece(kind: str, span: Span, end: int) -> Piece:
     # A single record of a large file must still be seen.
     width = max(1000 * len(span) / end, 2.0)
     start = min(1000 * span.first / end, 1000 - width)
-    words = f"{kind}: [{span.first:,}, {span.end:,})"
+    words = f"{_WORDS.get(kind, kind)}: [{span.first:,}, {span.end:,})"
     return Piece(kind=kind, first=round(start, 2), width=round(width, 2), words=words)
 
 
@@ -127,7 +128,10 @@ def _read(engine: Engine, pipeline: str, name: str, sequence: int) -> tuple[byte
     """The beginning of a record in its file, or why it is not shown."""
     root = find_root(engine, pipeline)
     if root is None:
-        return None, "records of this format are numbered, and not found by their position in the file"
+        return (
+            None,
+            "records of this format have numbers instead of byte offsets, so they cannot be found in the file here",
+        )
     if sequence > _READ_BYTES_MAX:
         return None, f"it begins after the first {_READ_BYTES_MAX // 2**20} MiB of its file"
     try:

@@ -50,7 +50,10 @@ SELECT declaration.version, declaration.declared_at, declaration.terms, declarat
 -- name: commits_of_batch
 SELECT ledger.position, ledger.kind, ledger.batch, ledger.session, ledger.dag_id, ledger.run_id, ledger.try_number,
        ledger.loaded, ledger.duplicate, ledger.quarantined, ledger.filtered, ledger.bytes, ledger.committed_at,
-       ledger.rewound_to, ledger.version, CAST(NULL AS bigint) AS rolled_back_by
+       ledger.rewound_to, ledger.version,
+       (SELECT min(rewind.position) FROM onceload.ledger AS rewind
+         WHERE rewind.pipeline_id = ledger.pipeline_id AND rewind.kind = 'rewind'
+           AND rewind.position > ledger.position AND rewind.rewound_to < ledger.position) AS rolled_back_by
   FROM onceload.ledger
  WHERE ledger.pipeline_id = :pipeline_id AND ledger.batch = :batch
  ORDER BY ledger.position DESC LIMIT :at_most;

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from onceload.console.reading import reading
 from onceload.quarantined import readable
 from onceload_core.postgres.connection import Record, statements
-from onceload_core.postgres.quarantine import VALUES
+from onceload_core.postgres.quarantine import VALUES, QuarantineId
 
 SQL = statements("quarantine.sql", package=__package__)
 PAGE = 50
@@ -56,6 +56,13 @@ def quarantine_of(
         is_counted_in_part=bool(kinds and kinds[0].read == _COUNTED_MAX),
         before=rows[PAGE - 1].quarantine_id if len(rows) > PAGE else None,
     )
+
+
+def ids_of_kind(engine: Engine, pipeline: str, kind: str, *, at_most: int) -> tuple[QuarantineId, ...]:
+    """The held records with exactly this kind of reason, the oldest first."""
+    with reading(engine, "the quarantine", pipeline=pipeline) as (connection, pipeline_id):
+        binds = {"pipeline_id": pipeline_id, "values": VALUES, "kind": kind, "at_most": at_most}
+        return tuple(map(QuarantineId, connection.execute(SQL["ids_of_kind"], binds).scalars()))
 
 
 def _shown(row: Record) -> Shown:

@@ -12,6 +12,12 @@ SELECT kind.records, kind.column_name, kind.kind, kind.example_id, kind.newest_a
   FROM kind JOIN newest ON newest.quarantine_id = kind.example_id
  ORDER BY kind.records DESC, kind.example_id DESC LIMIT :at_most;
 
+-- name: ids_of_kind
+SELECT record.quarantine_id FROM onceload.quarantine AS record
+ WHERE record.pipeline_id = :pipeline_id AND record.state = 'held'
+   AND regexp_replace(record.reason, :values, '…', 'g') = :kind
+ ORDER BY record.quarantine_id LIMIT :at_most;
+
 -- name: records
 SELECT record.quarantine_id, record.position, record.producer_id, record.sequence_id, record.column_name,
        record.reason, record.quarantined_at, record.state, record.settled_position,

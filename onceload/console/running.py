@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from onceload.console.access import Job
 from onceload.databases import open_database
@@ -18,6 +18,8 @@ from onceload_core.postgres import PostgresSnapshots
 from onceload_jobs.files.notes import problems_of
 
 _KEPT = 100
+#: Returns the state of the job at its end, and lines about it.
+Call: TypeAlias = Callable[[Pipeline, Mapping[str, Any]], tuple[str, list[str]]]
 
 
 @dataclass
@@ -39,23 +41,23 @@ class Jobs:
         self.all: deque[Running] = deque(maxlen=_KEPT)
 
     def start(self, job: Job, described: Described) -> None:
-        running = Running(kind=job.kind, pipeline=job.pipeline)
-        self.all.appendleft(running)
         pipeline = Pipeline.read(described.path, dsn=self._settings.dsn, home=self._settings.home)
-        call = _CALLS[job.kind]
+        title, call = _CALLS[job.kind]
+        running = Running(kind=title, pipeline=job.pipeline)
+        self.all.appendleft(running)
         # A daemon: if the console ends, the job ends like a killed load, and can be started again.
         threading.Thread(target=_run, args=(running, call, pipeline, job.params), daemon=True).start()
 
 
 def _run(
     running: Running,
-    call: Callable[[Pipeline, Mapping[str, Any]], list[str]],
+    call: Call,
     pipeline: Pipeline,
     params: Mapping[str, Any],
 ) -> None:
     try:
-        running.lines = tuple(call(pipeline, params))
-        running.state = "done"
+        running.state, lines = call(pipeline, params)
+        running.lines = tuple(lines)
     except OnceloadError as error:
         running.lines, running.state = (str(error),), "failed"
     except Exception as error:
@@ -63,32 +65,42 @@ def _run(
         raise
 
 
-def _load(pipeline: Pipeline, params: Mapping[str, Any]) -> list[str]:
+def _load(pipeline: Pipeline, params: Mapping[str, Any]) -> tuple[str, list[str]]:
     report = pipeline.load(only=params.get("files", ()), replaces=params.get("mode") == "replace")
     counts = f"{report.loaded:,} loaded, {report.duplicates:,} duplicates, {report.quarantined:,} quarantined"
-    return [f"{counts}; position {report.position:,}", *filter(None, [problems_of(report.notes)])]
+    lines = [f"{counts}; position {report.position:,}"]
+    if problems := problems_of(report.notes):
+        return "done, and some files need a person", [*lines, problems]
+    return "done", lines
 
 
-def _rewind(pipeline: Pipeline, params: Mapping[str, Any]) -> list[str]:
-    found = pipeline.recover_rewind(position=params["position"])
-    return [*rewind_in_words(found).splitlines(), *_load(pipeline, {})]
+def _rewind(pipeline: Pipeline, params: Mapping[str, Any]) -> tuple[str, list[str]]:
+    lines = rewind_in_words(pipeline.recover_rewind(position=params["position"])).splitlines()
+    try:
+        state, loaded = _load(pipeline, {})
+    except OnceloadError as error:
+        return "rewound, and not loaded again", [*lines, f"The rows are not loaded again yet: {error}"]
+    return state, [*lines, *loaded]
 
 
-def _verify(pipeline: Pipeline, params: Mapping[str, Any]) -> list[str]:
+def _verify(pipeline: Pipeline, params: Mapping[str, Any]) -> tuple[str, list[str]]:
     found = pipeline.verify(deep=bool(params["deep"]))
-    result = f"{found.differing:,} differences" if found.differing else "no difference"
-    return [f"{result} in {found.files:,} files and {found.rows:,} rows", *map(str, found.differences)]
+    looked_at = f"{found.files:,} files and {found.rows:,} rows"
+    if found.differing:
+        lines = [f"{found.differing:,} differences in {looked_at}", *map(str, found.differences)]
+        return "done, with differences", lines
+    return "done", [f"no difference in {looked_at}"]
 
 
-def _snapshot(pipeline: Pipeline, params: Mapping[str, Any]) -> list[str]:
+def _snapshot(pipeline: Pipeline, params: Mapping[str, Any]) -> tuple[str, list[str]]:
     del params
     with open_database(pipeline.settings) as engine:
-        return [f"took a snapshot at position {PostgresSnapshots(engine).take(pipeline.name):,}"]
+        return "done", [f"took a snapshot at position {PostgresSnapshots(engine).take(pipeline.name):,}"]
 
 
-_CALLS: Mapping[str, Callable[[Pipeline, Mapping[str, Any]], list[str]]] = {
-    "backfill": _load,
-    "recover": _rewind,
-    "verify": _verify,
-    "snapshot": _snapshot,
+_CALLS: Mapping[str, tuple[str, Call]] = {
+    "backfill": ("Load", _load),
+    "recover": ("Rewind", _rewind),
+    "verify": ("Verify", _verify),
+    "snapshot": ("Snapshot", _snapshot),
 }

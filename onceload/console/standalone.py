@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from onceload.console.access import Job, Link
+from onceload.console.actions.asking import NoPipelineFile
 from onceload.console.app import make_app
 from onceload.console.rendering import rendered
 from onceload.console.running import Jobs
@@ -38,7 +39,7 @@ class TokenAccess:
     def authenticate(self, request: Request) -> None:
         given = next((value for name, value in request.cookies.items() if name == cookie_name(request)), "")
         if not self.is_token(given):
-            message = "open the address that `onceload ui` has printed, with its token"
+            message = "the token is missing or wrong. Open the address that `onceload ui` printed, with its token"
             raise HTTPException(HTTPStatus.UNAUTHORIZED, message)
 
     def is_token(self, given: str) -> bool:
@@ -54,7 +55,9 @@ class TokenAccess:
 
     def refusal(self, request: Request, pipeline: str) -> str | None:
         del request, pipeline
-        return None if self._writes else "this console only shows the loads: start it with `onceload ui --write`"
+        if self._writes:
+            return None
+        return "this console is read-only. Nothing was changed. Restart it with `onceload ui --write` to allow changes"
 
     def user(self, request: Request) -> str:
         del request
@@ -63,8 +66,7 @@ class TokenAccess:
     def start(self, request: Request, job: Job, described: Described | None) -> Link:
         del request
         if described is None:
-            found = f"pipeline {job.pipeline}, whose file this process has not found"
-            raise SettingRefused("this action", found, "a pipeline file in the folder of the console")
+            raise NoPipelineFile(job.pipeline)
         self.jobs.start(job, described)
         return Link(address="jobs", words="The jobs of this console")
 
@@ -120,7 +122,7 @@ def serve(engine: Engine, settings: Settings, *, address: str, port: int, folder
     app = make_standalone_app(access, hosts=["localhost", "127.0.0.1", address])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
     words(f"the console is at http://{address}:{listening.getsockname()[1]}/?{_TOKEN}={token}")
-    can = "read and change all loads" if writes else "read all loads, with values of records"
-    words(f"everyone who has this address can {can}. Ctrl-C stops")
+    can = "read all loads and the values of records" + (", and change them" if writes else "")
+    words(f"everyone who has this address can {can}. Press Ctrl-C to stop the console")
     with listening:
         server.run(sockets=[listening])

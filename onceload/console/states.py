@@ -57,14 +57,18 @@ def state_of(found: Found, *, now: datetime) -> tuple[State, str]:
         bad = [each for each in bad if each[0] not in (State.STUCK, State.LATE)]
     if bad:
         worst = bad[0][0]
-        return worst, "; ".join(reason for state, reason in bad if state is worst)
+        reasons = [reason for state, reason in bad if state is worst]
+        # A pause is shown in any case, because nothing else gets better before the resume.
+        reasons += [f"paused {reason}" for state, reason in bad if State.PAUSED is state is not worst]
+        return worst, "; ".join(reasons)
     if found.row is None:
-        return State.NEW, "nothing was loaded yet"
+        return State.NEW, "nothing has been loaded yet"
     if found.row.sessions_alive:
         return State.LOADING, f"{counted(found.row.sessions_alive, 'session')} alive"
     if found.lag is not None and found.lag.files:
-        return State.FINE, f"{counted(found.lag.files, 'new file')}, not due yet"
-    return State.FINE, "all files are loaded" if found.lag is not None else "no known problem"
+        due = "not due yet" if found.declared and found.declared.schedule else "to be loaded by hand"
+        return State.FINE, f"{counted(found.lag.files, 'new file')}, {due}"
+    return State.FINE, "all files are loaded" if found.lag is not None else "no known problem; new files not counted"
 
 
 def _wrong(found: Found, *, now: datetime) -> Iterator[tuple[State, str]]:
@@ -88,14 +92,14 @@ def _wrong(found: Found, *, now: datetime) -> Iterator[tuple[State, str]]:
 
 def _wrong_in_database(row: Record) -> Iterator[tuple[State, str]]:
     if row.paused_at is not None:
-        yield State.PAUSED, f"by {row.paused_by} since {row.paused_at:%Y-%m-%d %H:%M}: {row.pause_reason}"
+        yield State.PAUSED, f"by {row.paused_by} since {row.paused_at:%Y-%m-%d %H:%M}Z: {row.pause_reason}"
     if row.dead:
         yield State.NEEDS_A_PERSON, f"{counted(row.dead, 'dead letter')}"
     if row.audit_passed is False:
         yield State.NEEDS_A_PERSON, "the last audit failed"
     age_s = row.oldest_claim_age_s
     if age_s is not None and age_s > _STUCK_AFTER_S and not row.sessions_alive:
-        yield State.STUCK, f"work waits since {time_in_words(float(age_s))}, and no session is alive"
+        yield State.STUCK, f"work has been waiting for {time_in_words(float(age_s))}, and no session is alive"
 
 
 def late_after_s(declared: Declared, *, now: datetime) -> float | None:

@@ -63,7 +63,7 @@ def test_a_fixed_record_is_loaded_once(console, day):
     assert rows(day) == [1, 3, 4, 5]
     # The button Back of the browser, and the form again.
     assert console.post("/fix?pipeline=well", data={"raw": '{"n": 5}'}).status_code == 403
-    assert "0 records loaded" in confirm(console, path, raw='{"n": 5}')
+    assert console.get(path).status_code == 400
     assert rows(day) == [1, 3, 4, 5]
     assert day.ask("SELECT session FROM onceload.ledger WHERE kind = 'retry'")[0][0].split("/retry by ")[1]
 
@@ -96,13 +96,13 @@ def test_discarded_records_are_never_loaded_and_the_ledger_names_the_user(consol
     assert day.ask(f"SELECT state FROM onceload.quarantine WHERE quarantine_id = {number}") == [("discarded",)]
     assert "discard by" in day.ask("SELECT session FROM onceload.ledger WHERE kind = 'discard'")[0][0]
     question = console.get(f"/discard?pipeline=well&id={number}").text
-    assert "There is nothing to confirm" in question
+    assert "already" in question
 
 
 def test_nothing_is_discarded_without_a_choice(console, day):
     response = console.get("/discard?pipeline=well")
 
-    assert response.status_code == 503
+    assert response.status_code == 400
     assert "no choice of records" in words_of(response.text)
 
 
@@ -111,7 +111,7 @@ def test_a_dead_letter_is_redelivered_and_loaded(console, day):
     path = f"/redeliver?pipeline=poison&delivery={number}"
     assert "It covers {[0,9)} of a.jsonl" in words_of(console.get(path).text)
 
-    assert "is handed out again" in confirm(console, path)
+    assert "was redelivered" in confirm(console, path)
 
     day.load("poison")
     assert rows(day, "poison") == [1]
@@ -120,7 +120,7 @@ def test_a_dead_letter_is_redelivered_and_loaded(console, day):
 def test_a_dead_letter_is_abandoned_and_planned_again(console, day):
     ((number,),) = day.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
 
-    assert "is abandoned" in confirm(console, f"/abandon?pipeline=poison&delivery={number}")
+    assert "was abandoned" in confirm(console, f"/abandon?pipeline=poison&delivery={number}")
 
     day.load("poison")
     assert rows(day, "poison") == [1]
@@ -138,14 +138,14 @@ def test_a_pause_stops_loads_until_the_resume(console, day):
 
 def job(console: TestClient) -> str:
     """The newest job, when it has ended."""
-    until(lambda: "running" not in words_of(console.get("/jobs").text))
+    until(lambda: ">running<" not in console.get("/jobs").text)
     return words_of(console.get("/jobs").text)
 
 
 def test_a_load_is_started_and_its_result_is_shown(console, day):
-    assert "It was started" in confirm(console, "/load?pipeline=late")
+    assert "was started" in confirm(console, "/load?pipeline=late")
 
-    assert "done since" in job(console)
+    assert "done started" in job(console)
     assert "1 loaded, 0 duplicates" in job(console)
     assert rows(day, "late") == [1, 2]
 
@@ -158,12 +158,12 @@ def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
 
     confirm(console, path)
 
-    assert "done since" in job(console)
+    assert "done started" in job(console)
     assert rows(day) == [1, 3, 40]
 
 
 def test_a_rewritten_file_cannot_replace_rows_of_direct_loads(console, day):
-    assert "cannot replace files" in words_of(console.get("/replace?pipeline=rewritten&file=a.jsonl").text)
+    assert "cannot replace the rows of a file" in words_of(console.get("/replace?pipeline=rewritten&file=a.jsonl").text)
 
 
 def test_verify_and_snapshot_show_their_results(console, day):
@@ -194,8 +194,8 @@ def test_ids_of_other_pipelines_and_no_ids_are_refused(console, day):
         token = form_of(console.get(f"/pause?{urlsplit(address).query}").text)["token"]
         query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         done = console.post(address, data=query | {"token": token, "raw": '{"n": 1}'})
-        assert asked.status_code in (404, 503), address
-        assert done.status_code in (404, 503), address
+        assert asked.status_code in (400, 404), address
+        assert done.status_code in (400, 404), address
 
     assert day.ask("SELECT count(*) FROM onceload.ledger") == before
     assert day.ask("SELECT count(*) FROM onceload.delivery WHERE state = 'dead'") == [(1,)]

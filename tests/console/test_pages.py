@@ -38,11 +38,11 @@ def test_the_overview_has_every_pipeline_and_the_worst_comes_first(show):
     assert lines["poison"][1] == "needs a person 1 file cannot be loaded; 1 dead letter"
     assert lines["rewritten"][1] == "needs a person 1 file cannot be loaded"
     assert lines["late"][1].startswith("late the oldest new file is 2")
-    assert lines["late"][3].startswith("1 file, 9 B the oldest 2")
+    assert lines["late"][3].startswith("1 file, 9 B oldest: 2")
     assert lines["well"][1] == "fine all files are loaded"
     assert lines["well"][4].endswith("3 rows")
     assert lines["well"][5] == "2 2 in 24 hours, 0 in the 24 before"
-    assert lines["new"][1] == "new nothing was loaded yet"
+    assert lines["new"][1] == "new nothing has been loaded yet"
 
 
 @pytest.mark.parametrize(

@@ -264,9 +264,9 @@ def test_commands_pause_and_resume_once_and_report_that_the_second_time(dsn, led
     assert WHY in again[2]
     assert [each["is_earlier"] for _, each, _ in (paused, again)] == [False, True]
     assert paused[1]["pause"] == again[1]["pause"] == resumed[1]["ended"]
-    assert "The next load takes up what is left" in resumed[2]
+    assert "The next load continues with the rest" in resumed[2]
     assert not_paused[1] == {"pipeline": "events", "ended": None}
-    assert "is not paused; there was nothing to do" in not_paused[2]
+    assert "is not paused. Nothing was changed" in not_paused[2]
 
 
 def test_a_command_on_an_unknown_pipeline_is_wrong_use(dsn, ledger):

@@ -9,7 +9,19 @@ from sqlalchemy import Engine
 
 from onceload.console.access import Access, Link
 from onceload.lag import Described
-from onceload_core.errors import SettingRefused
+from onceload_core.errors import SettingRefused, WrongUse
+
+
+@dataclass(eq=False)
+class NoPipelineFile(WrongUse):
+    pipeline: str
+
+    def __str__(self) -> str:
+        return (
+            f"there is no file of pipeline {self.pipeline} in the folder of pipeline files. Nothing was changed. Set "
+            "the folder with `onceload ui --pipelines FOLDER`, or with ONCELOAD_PIPELINES under Airflow. A new file is "
+            "found within a minute"
+        )
 
 
 @dataclass(frozen=True)
@@ -32,8 +44,7 @@ class Asked:
     @property
     def file(self) -> Described:
         if self.described is None:
-            found = f"pipeline {self.pipeline}, whose file this process has not found"
-            raise SettingRefused("this action", found, "a pipeline file in the folder of the console")
+            raise NoPipelineFile(self.pipeline)
         return self.described
 
     def number(self, name: str) -> int:

@@ -16,8 +16,7 @@ def _ask_redeliver(asked: Asked) -> Question:
         title=f"Redeliver dead letter {_delivery(asked)}",
         sentences=(
             *_covers(asked),
-            "Its attempts are counted from zero again, and the next load takes it. Fix the cause first, or it fails "
-            "again.",
+            "The next load retries it, with all its attempts again. Fix the cause first, or it fails again.",
         ),
         button="Redeliver",
     )
@@ -26,7 +25,7 @@ def _ask_redeliver(asked: Asked) -> Question:
 def _redeliver(asked: Asked) -> Answer:
     number = _delivery(asked)
     by_hand.redrive(asked.engine, asked.pipeline, number)
-    return Answer(sentences=(f"Dead letter {number} is handed out again: the next load takes it.",), link=_back(asked))
+    return Answer(sentences=(f"Dead letter {number} was redelivered. The next load retries it.",), link=_back(asked))
 
 
 def _ask_abandon(asked: Asked) -> Question:
@@ -34,7 +33,7 @@ def _ask_abandon(asked: Asked) -> Question:
         title=f"Abandon dead letter {_delivery(asked)}",
         sentences=(
             *_covers(asked),
-            "The part is given up as it is, and the next load plans its records again. No record is lost.",
+            "This delivery is dropped, and the next load plans its records again as new work. No record is lost.",
         ),
         button="Abandon",
     )
@@ -43,7 +42,7 @@ def _ask_abandon(asked: Asked) -> Question:
 def _abandon(asked: Asked) -> Answer:
     number = _delivery(asked)
     by_hand.abandon(asked.engine, asked.pipeline, number)
-    words = f"Dead letter {number} is abandoned: the next load plans its records again."
+    words = f"Dead letter {number} was abandoned. The next load plans its records again."
     return Answer(sentences=(words,), link=_back(asked))
 
 
@@ -57,8 +56,9 @@ def _delivery(asked: Asked) -> DeliveryId:
 
 
 def _covers(asked: Asked) -> list[str]:
-    found = by_hand.describe(asked.engine, _delivery(asked), at_most=_SPANS_SHOWN)
-    parts = [f"It covers {each['spans']} of {each['producer']}." for each in found.spans]
+    found = by_hand.describe(asked.engine, _delivery(asked), at_most=_SPANS_SHOWN + 1)
+    parts = [f"It covers {each['spans']} of {each['producer']}." for each in found.spans[:_SPANS_SHOWN]]
+    parts += ["It covers more than these."] if len(found.spans) > _SPANS_SHOWN else []
     return [*parts, f"{counted(len(found.failures), 'attempt')} failed."]
 
 

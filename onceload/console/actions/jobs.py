@@ -4,10 +4,11 @@ from typing import Literal
 
 from onceload.console.access import Job
 from onceload.console.actions.asking import Action, Answer, Asked, Question
-from onceload.contradictions import may_replace
+from onceload.contradictions import against_replacing
 from onceload.recoveries import rewind_in_words
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
+from onceload_core.postgres.pausing import find_pause
 from onceload_jobs.recover.rewind import rewind
 
 _VERIFY = Question(
@@ -17,16 +18,20 @@ _VERIFY = Question(
 )
 _SNAPSHOT = Question(
     title="Take a snapshot",
-    sentences=("The states of all producers are stored as they are now. A recovery starts from them.",),
-    button="Take it",
+    sentences=(
+        "The current states of all producers are stored. A later recovery starts from them, and replays newer commits.",
+    ),
+    button="Take a snapshot",
 )
 
 
 def _ask_load(asked: Asked) -> Question:
-    which = f"The file {asked.values['file']}" if asked.values.get("file") else "Every file of the pipeline"
+    which = f"the file {asked.values['file']}" if asked.values.get("file") else "all files of the pipeline"
+    if paused := _paused(asked, title="Load"):
+        return paused
     return Question(
         title="Load",
-        sentences=(f"{which} is read, as far as it is not loaded yet. It is safe to repeat.",),
+        sentences=(f"The new records of {which} are loaded. Records that are already loaded are skipped.",),
         button="Load",
     )
 
@@ -39,14 +44,17 @@ def _ask_replace(asked: Asked) -> Question:
     (file,) = _files(asked) or [""]
     if not file:
         raise SettingRefused("file", "no file", "the name of a file")
-    if not may_replace(asked.file.declared):
-        sentences = ("This pipeline cannot replace files: see `onceload load --help`, option --replace.",)
-        return Question(title=f"Replace the rows of {file}", sentences=sentences, button=None)
+    title = f"Replace the rows of {file}"
+    if why := list(against_replacing(asked.file.declared)):
+        sentences = (f"This pipeline cannot replace the rows of a file: {'; '.join(why)}.",)
+        return Question(title=title, sentences=sentences, button=None)
+    if paused := _paused(asked, title=title):
+        return paused
     return Question(
-        title=f"Replace the rows of {file}",
+        title=title,
         sentences=(
-            "The rows that were loaded from it are deleted, and all of the file as it is now is loaded, in one commit.",
-            "If the new content has no record, nothing is changed.",
+            "The rows that were loaded from this file are deleted, and its current content is loaded, in one commit.",
+            "If the file has no good record now, nothing is changed.",
         ),
         button="Replace",
     )
@@ -59,15 +67,22 @@ def _replace(asked: Asked) -> Answer:
 def _ask_rewind(asked: Asked) -> Question:
     to = Position(asked.number("position"))
     found = rewind(asked.file.declared, asked.engine, to=to, dry_run=True)
-    return Question(
-        title=f"Rewind to position {to:,}",
-        sentences=(
-            *rewind_in_words(found).splitlines(),
-            "Afterwards everything is loaded again from the files that exist then: rows of deleted files do not come "
-            "back.",
-        ),
-        button="Rewind" if found.entries and not found.differing else None,
+    title, sentences = f"Rewind to position {to:,}", rewind_in_words(found).splitlines()
+    if not found.entries:
+        return Question(title=title, sentences=tuple(sentences), button=None)
+    if found.differing:
+        sentences.append(
+            "The rewind is refused, because rows of the target differ from the ledger. `onceload verify` lists them. "
+            "`onceload recover rewind --accept-differences` rewinds anyway."
+        )
+        return Question(title=title, sentences=tuple(sentences), button=None)
+    if paused := _paused(asked, title=title):
+        return paused
+    sentences.append(
+        "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
+        "exists are lost for good."
     )
+    return Question(title=title, sentences=tuple(sentences), button="Rewind")
 
 
 def _rewind(asked: Asked) -> Answer:
@@ -82,6 +97,15 @@ def _snapshot(asked: Asked) -> Answer:
     return _start(asked, "snapshot")
 
 
+def _paused(asked: Asked, *, title: str) -> Question | None:
+    """The question that cannot be confirmed, if no load would commit anything."""
+    pause = find_pause(asked.engine, asked.pipeline)
+    if pause is None:
+        return None
+    sentences = (f"The pipeline is {pause}.", "Until it is resumed, its loads are refused.")
+    return Question(title=title, sentences=sentences, button=None)
+
+
 def _files(asked: Asked) -> list[str]:
     return [asked.values["file"]] if asked.values.get("file") else []
 
@@ -89,7 +113,7 @@ def _files(asked: Asked) -> list[str]:
 def _start(asked: Asked, kind: Literal["backfill", "recover", "verify", "snapshot"], **params: object) -> Answer:
     job = Job(kind=kind, pipeline=asked.pipeline, params=params)
     link = asked.access.start(asked.request, job, asked.described)
-    return Answer(sentences=("It was started.",), link=link)
+    return Answer(sentences=("The job was started. Follow the link to see its progress and its result.",), link=link)
 
 
 LOAD = Action(ask=_ask_load, do=_load)

@@ -5,6 +5,8 @@ from onceload.console.actions.asking import Action, Answer, Asked, Field, Questi
 from onceload.console.rendering import query
 from onceload_core.postgres import pausing
 
+_IS_PAUSED = "The pipeline is paused. No load commits anything until it is resumed."
+_EARLIER = "The pipeline was already {}. That pause stays in force."
 _PAUSE = Question(
     title="Pause the pipeline",
     sentences=(
@@ -12,13 +14,13 @@ _PAUSE = Question(
         "Nothing is lost, and repairs stay possible.",
     ),
     button="Pause",
-    field=Field(name="why", label="Why, for everyone who meets the pause"),
+    field=Field(name="why", label="Reason (the overview, `onceload status` and each refused load show it)"),
 )
 
 
 def _pause(asked: Asked) -> Answer:
     found = pausing.pause(asked.engine, asked.pipeline, by=asked.user, why=asked.values.get("why", ""))
-    words = f"The pipeline was already {found.pause}." if found.is_earlier else "The pipeline is paused."
+    words = _EARLIER.format(found.pause) if found.is_earlier else _IS_PAUSED
     return Answer(sentences=(words,), link=_back(asked))
 
 
@@ -26,13 +28,17 @@ def _ask_resume(asked: Asked) -> Question:
     found = pausing.find_pause(asked.engine, asked.pipeline)
     if found is None:
         return Question(title="Resume the pipeline", sentences=("It is not paused.",), button=None)
-    sentences = (f"It is {found}.", "The next load takes up what is left.")
+    sentences = (f"It was {found}.", "After the resume, the next load continues with the rest.")
     return Question(title="Resume the pipeline", sentences=sentences, button="Resume")
 
 
 def _resume(asked: Asked) -> Answer:
     ended = pausing.resume(asked.engine, asked.pipeline, by=asked.user)
-    words = "The pipeline was not paused." if ended is None else "The pipeline is resumed."
+    words = (
+        "The pipeline was not paused."
+        if ended is None
+        else "The pipeline is resumed. The next load continues with the rest."
+    )
     return Answer(sentences=(words,), link=_back(asked))
 
 

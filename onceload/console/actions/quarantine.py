@@ -3,23 +3,25 @@
 from onceload import settling
 from onceload.console.access import Link
 from onceload.console.actions.asking import Action, Answer, Asked, Field, Question
+from onceload.console.quarantine import ids_of_kind
 from onceload.console.rendering import query
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.terminal import counted
 from onceload_core.errors import SettingRefused
+from onceload_core.ports import QuarantineState
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.quarantine import (
     Chosen,
     KeptRecord,
     QuarantineId,
-    Refusal,
     Selection,
     choose,
     get_record,
 )
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.recover.retry import RetryReport
 
 #: As many are retried or discarded in one commit that a page waits for.
 _RECORDS_MAX = 10_000
@@ -47,7 +49,7 @@ def _fix(asked: Asked) -> Answer:
     declared = _declared(asked)
     fixed = {record.quarantine_id: raw}
     report = settling.retry(asked.engine, declared, [record], fixed=fixed, by=asked.user)
-    return _answer(asked, retried=report.retried, still_bad=list(report.still_bad.values()), position=report.position)
+    return _answer(asked, report)
 
 
 def _editable(asked: Asked) -> tuple[KeptRecord, str]:
@@ -55,45 +57,48 @@ def _editable(asked: Asked) -> tuple[KeptRecord, str]:
     record = get_record(asked.engine, QuarantineId(asked.number("id")), raw_bytes_max=_FIXED_BYTES_MAX + 1)
     if record.pipeline != asked.pipeline:
         raise SettingRefused("id", str(record.quarantine_id), f"a record of pipeline {asked.pipeline}")
+    if record.state is not QuarantineState.HELD:
+        found = f"it was {record.state} at position {record.settled_position}"
+        raise SettingRefused(f"record {record.quarantine_id}", found, "a record in quarantine")
     try:
         text = record.raw.decode()
     except UnicodeDecodeError:
         text = ""
     # A browser sends other ends of lines, and no other control characters.
     if not text or len(record.raw) > _FIXED_BYTES_MAX or not text.replace("\n", "").replace("\t", "").isprintable():
-        expected = "a short record of printable text (fix this one in a file: `onceload quarantine export`)"
-        raise SettingRefused(f"record {record.quarantine_id}", f"one of {record.raw_bytes:,} bytes", expected)
+        found = f"{record.raw_bytes:,} bytes that this page cannot show"
+        expected = "at most 64 KiB of printable text (download this record, fix it in the file, and retry with --from)"
+        raise SettingRefused(f"record {record.quarantine_id}", found, expected)
     return record, text
 
 
 def _ask_retry(asked: Asked) -> Question:
     chosen = _chosen(asked)
-    return Question(
+    return _question(
+        chosen,
+        f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be read again with the current "
+        "pipeline file.",
+        "Those that are valid now are loaded in one commit. The others stay in quarantine.",
         title="Retry records",
-        sentences=(
-            f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be read again with the pipeline "
-            "file of today.",
-            "Those that are valid now are loaded in one commit. The others stay in quarantine.",
-        ),
-        button="Retry" if chosen.held else None,
+        button="Retry",
     )
 
 
 def _retry(asked: Asked) -> Answer:
     chosen = _chosen(asked)
     report = settling.retry(asked.engine, _declared(asked), chosen.held, fixed={}, by=asked.user)
-    return _answer(asked, retried=report.retried, still_bad=list(report.still_bad.values()), position=report.position)
+    return _answer(asked, report)
 
 
 def _ask_discard(asked: Asked) -> Question:
     chosen = _chosen(asked)
-    return Question(
+    return _question(
+        chosen,
+        f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be marked as discarded.",
+        "They will not be loaded. Their bytes are kept, and the ledger records your name. Only a rewind to a position "
+        "before this undoes it.",
         title="Discard records",
-        sentences=(
-            f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be marked as discarded.",
-            "They are never loaded. Their bytes and an entry in the ledger with your name stay.",
-        ),
-        button="Discard" if chosen.held else None,
+        button="Discard",
     )
 
 
@@ -107,13 +112,27 @@ def _discard(asked: Asked) -> Answer:
 
 
 def _chosen(asked: Asked) -> Chosen:
-    """The records that the address selects: one by its id, or those of a reason or of a file."""
-    ids = (QuarantineId(asked.number("id")),) if asked.values.get("id") else None
-    reason, file = asked.values.get("kind") or None, asked.values.get("file") or None
-    selection = Selection(pipeline=asked.pipeline, ids=ids, reason=reason, file=file)
+    """The records that the address selects: one by its id, or those with a kind of reason or of a file."""
+    kind, file = asked.values.get("kind") or None, asked.values.get("file") or None
+    ids: tuple[QuarantineId, ...] | None = None
+    if asked.values.get("id"):
+        ids = (QuarantineId(asked.number("id")),)
+    elif kind is not None:
+        # Other reasons may contain this one as a part.
+        ids = ids_of_kind(asked.engine, asked.pipeline, kind, at_most=_RECORDS_MAX)
+    selection = Selection(pipeline=asked.pipeline, ids=ids, file=file)
     if not selection.is_narrow:
         raise SettingRefused("this action", "no choice of records", "a record, a reason or a file")
     return choose(asked.engine, selection, at_most=_RECORDS_MAX)
+
+
+def _question(chosen: Chosen, *sentences: str, title: str, button: str) -> Question:
+    if not chosen.held:
+        nothing = "No such record is in quarantine. It may have been retried or discarded already."
+        return Question(title=title, sentences=(nothing,), button=None)
+    rest = len(chosen.held) == _RECORDS_MAX
+    more = ("These are the oldest 10,000. Repeat the action for the rest.",) if rest else ()
+    return Question(title=title, sentences=(*sentences, *more), button=button)
 
 
 def _which(asked: Asked) -> str:
@@ -132,8 +151,13 @@ def _declared(asked: Asked) -> Declared:
     return declared
 
 
-def _answer(asked: Asked, *, retried: int, still_bad: list[Refusal], position: int) -> Answer:
-    sentences = [f"{counted(retried, 'record')} loaded; the pipeline is at position {position:,}."]
+def _answer(asked: Asked, report: RetryReport) -> Answer:
+    still_bad = list(report.still_bad.values())
+    sentences = [f"{counted(report.retried, 'record')} loaded; the pipeline is at position {report.position:,}."]
+    if report.settled_elsewhere:
+        sentences.append(
+            f"{counted(report.settled_elsewhere, 'record')} retried or discarded by another user meanwhile."
+        )
     if still_bad:
         sentences.append(f"{counted(len(still_bad), 'record')} still in quarantine, because:")
         sentences += dict.fromkeys(refusal.reason for refusal in still_bad[:_REASONS_SHOWN])
