@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.terminal import words
-from onceload_core.errors import OnceloadError
+from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.postgres import PostgresLedger
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Declared
@@ -32,23 +32,11 @@ class Lag:
     files: int
     #: Of the files that a load would read.
     bytes: int
-    #: When the oldest of these files was modified, in seconds since 1970, if the store reports it.
-    oldest_at: float | None
+    #: Since when there have been new files without a commit, in seconds since 1970.
+    waiting_since: float | None
     #: How many files cannot be read or need a person, and the first of them.
     refused: int
     notes: tuple[Note, ...] = ()
-
-    @classmethod
-    def of(cls, plan: Plan) -> "Lag":
-        refused = [note for note in plan.notes if note.needs_a_person or note.is_unreadable]
-        modified = [each.listed.modified_at for each in plan.to_read if each.listed.modified_at is not None]
-        return cls(
-            files=len(plan.to_read) + sum(note.is_busy for note in plan.notes),
-            bytes=sum(file.bytes for file in plan.to_read),
-            oldest_at=min(modified, default=None),
-            refused=len(refused),
-            notes=tuple(refused[:_NOTES_MAX]),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,43 +47,85 @@ class Described:
     declared: Declared
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """Why the lag of a pipeline is not known."""
+
+    reason: str
+    #: The pipeline file is wrong. Everything else may be known at the next attempt.
+    is_of_file: bool
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An earlier look: the position, and since when files had been waiting."""
+
+    at: float
+    position: int
+    waiting_since: float | None
+
+
 @dataclass
 class Behind:
     """The lag of each pipeline behind its files."""
 
     engine: Engine
     folder: Path
+    #: Makes the store of a path accessible.
+    reaching: Callable[[str], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
     #: By the name of the pipeline: when it was measured, by the monotonic clock, and what was found.
     seen: dict[str, tuple[float, Lag]] = field(default_factory=dict)
     #: By the name of the pipeline, or of its file if the file cannot be read.
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Unknown] = field(default_factory=dict)
     #: The pipeline files that can be read, by the name of the pipeline.
     described: dict[str, Described] = field(default_factory=dict)
+    _before: dict[str, _Seen] = field(default_factory=dict)
 
     def look(self) -> None:
         """Measure every pipeline; if one fails, its last values stay, and their age shows it."""
-        seen: dict[str, tuple[float, Lag]] = {}
-        failed: dict[str, str] = {}
+        failed: dict[str, Unknown] = {}
         described: dict[str, Described] = {}
         for path in find_pipelines(self.folder):
-            name = str(path)
             try:
                 declared = read_for_all_days(path)
-                name = declared.name
-                described[name] = Described(path=path, declared=declared)
-                plan = make_plan(declared, PostgresLedger(self.engine), now_s=time.time())
-                seen[name] = (time.monotonic(), Lag.of(plan))
+                described[declared.name] = Described(path=path, declared=declared)
             except (OnceloadError, OSError, ValueError) as error:
-                failed[name] = str(error)
-                if name in self.seen:
-                    seen[name] = self.seen[name]
+                failed[str(path)] = Unknown(reason=str(error), is_of_file=True)
+        self.described = described
+        for name, each in described.items():
+            try:
+                # As soon as it is known, because others may take long.
+                self.seen = {**self.seen, name: (time.monotonic(), self._lag_of(each.declared))}
+            except (OnceloadError, OSError, ValueError) as error:
+                failed[name] = Unknown(reason=str(error), is_of_file=False)
         self._report(failed)
-        self.seen, self.failed, self.described = seen, failed, described
+        self.seen = {name: seen for name, seen in self.seen.items() if name in described}
+        self.failed = failed
 
-    def _report(self, failed: Mapping[str, str]) -> None:
-        for name, reason in failed.items():
-            if self.failed.get(name) != reason:
-                words(f"the lag of {name} is unknown: {reason}")
+    def _lag_of(self, declared: Declared) -> Lag:
+        ledger, now = PostgresLedger(self.engine), time.time()
+        try:
+            position = int(ledger.position(declared.name))
+        except NotFound:
+            position = 0
+        with self.reaching(declared.source.path):
+            plan = make_plan(declared, ledger, now_s=now)
+        refused = [note for note in plan.notes if note.needs_a_person or note.is_unreadable]
+        files = len(plan.to_read) + sum(note.is_busy for note in plan.notes)
+        since = _waiting_since(plan, self._before.get(declared.name), position=position, now=now) if files else None
+        self._before[declared.name] = _Seen(at=now, position=position, waiting_since=since)
+        return Lag(
+            files=files,
+            bytes=sum(file.bytes for file in plan.to_read),
+            waiting_since=since,
+            refused=len(refused),
+            notes=tuple(refused[:_NOTES_MAX]),
+        )
+
+    def _report(self, failed: Mapping[str, Unknown]) -> None:
+        for name, unknown in failed.items():
+            if self.failed.get(name) != unknown:
+                words(f"the lag of {name} is unknown: {unknown.reason}")
 
     @contextmanager
     def measuring(self, *, every_s: float) -> Iterator[None]:
@@ -117,6 +147,19 @@ class Behind:
             yield
         finally:
             ended.set()
+
+
+def _waiting_since(plan: Plan, before: _Seen | None, *, position: int, now: float) -> float:
+    """Since when files have been waiting.
+
+    A file that grows has always just been modified, and one that was copied may have any time. So an earlier look
+    counts more: files that were waiting then, without a commit since, still wait; if there were none, none is older.
+    """
+    if before is not None and before.position == position and before.waiting_since is not None:
+        return before.waiting_since
+    modified = [each.listed.modified_at for each in plan.to_read if each.listed.modified_at is not None]
+    oldest = min([*modified, now])
+    return oldest if before is None else max(oldest, before.at)
 
 
 def read_for_all_days(path: Path) -> Declared:

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
-from onceload.lag import Behind, Lag
+from onceload.lag import Behind, Lag, Unknown
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 from onceload_core.errors import ExitCode, OnceloadError, SettingRefused
@@ -105,7 +105,7 @@ def _of_commits(all_sums: Sequence[tuple[str, Sums]]) -> Iterator[Metric]:
     yield from (commits, records, size)
 
 
-def _lags(seen: Mapping[str, tuple[float, Lag]], failed: Mapping[str, str]) -> Iterator[Metric]:
+def _lags(seen: Mapping[str, tuple[float, Lag]], failed: Mapping[str, Unknown]) -> Iterator[Metric]:
     known = _gauge("lag_known", "1 if the files could be listed, else 0.")
     files = _gauge("lag_files", "Files with new records, or that are being loaded.")
     size = _gauge("lag_bytes", "Bytes that a load would read; for compressed files, the compressed size.")

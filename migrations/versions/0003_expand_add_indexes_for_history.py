@@ -1,6 +1,6 @@
 """The commits of a batch, and the receipts of a file, are found without reading the whole ledger.
 
-It only adds. Loads wait while the indexes are built.
+It only adds. Loads wait while the indexes are built. Those that have waited for 30 s fail, and can be called again.
 """
 
 from alembic import op

@@ -21,7 +21,7 @@ from onceload.commands.arguments import (
     wait_argument,
 )
 from onceload.commands.reports import code_of, print_report
-from onceload.settings import Settings
+from onceload.settings import Settings, user_name
 from onceload.terminal import on_terminal, show_json, show_table, words
 from onceload_core.delivery import State
 from onceload_core.errors import ExitCode, OnceloadError, SettingRefused
@@ -163,12 +163,10 @@ def abandon(arguments: Arguments, engine: Engine) -> ExitCode:
     return _by_hand(arguments, engine, by_hand.abandon, outcome)
 
 
-def _by_hand(
-    arguments: Arguments, engine: Engine, change: Callable[[Engine, str, DeliveryId], None], outcome: str
-) -> ExitCode:
+def _by_hand(arguments: Arguments, engine: Engine, change: Callable[..., None], outcome: str) -> ExitCode:
     number = DeliveryId(arguments.number)
     pipeline = str(by_hand.describe(engine, number, at_most=0).delivery["pipeline"])
-    change(engine, pipeline, number)
+    change(engine, pipeline, number, by=user_name())
     if arguments.json:
         show_json({"pipeline": pipeline, "delivery": number})
     words(f"pipeline {pipeline}: delivery {number} {outcome}")

@@ -14,10 +14,10 @@ from onceload.lag import Described
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A page outside the console."""
-
     address: str
     words: str
+    #: It leaves the console.
+    is_outside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,13 @@ class Access(Protocol):
 
     def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
         """Those of the pipelines that the user may see."""
+
+    def reaching(self, path: str) -> AbstractContextManager[None]:
+        """Access to the store of these files while the block runs."""
+
+    @property
+    def loads_by_day(self) -> bool:
+        """Whether a job loads one day of a path that contains a day, instead of all."""
 
     def refusal(self, request: Request, pipeline: str) -> str | None:
         """Why the user must not change the pipeline; None if the user has the right."""

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from onceload.console.access import Access
 from onceload.console.actions import deliveries, jobs, pausing, quarantine
 from onceload.console.actions.asking import Action, Asked
-from onceload.console.pages import Name
+from onceload.console.parameters import Name, may_see
 from onceload.console.rendering import rendered
 from onceload.console.watching import Watch
 
@@ -44,7 +44,8 @@ class Acting:
             if refusal := self._access.refusal(request, pipeline):
                 raise HTTPException(HTTPStatus.FORBIDDEN, refusal)
 
-        needed = [Depends(self._access.authenticate), Depends(may_act)]
+        # The questions show values of records.
+        needed = [Depends(self._access.authenticate), Depends(may_see(self._access)), Depends(may_act)]
         for name, action in ACTIONS.items():
             app.get(f"/{name}", dependencies=needed, response_class=HTMLResponse)(self._question(name, action))
             app.post(f"/{name}", dependencies=needed, response_class=HTMLResponse)(self._answer(action))
@@ -54,6 +55,8 @@ class Acting:
             with self._asked(request, pipeline, dict(request.query_params)) as asked:
                 question = action.ask(asked)
             hidden = {**request.query_params, _TOKEN: self._token(request, pipeline)}
+            if question.seen is not None:
+                hidden["seen"] = str(question.seen)
             if question.field:
                 hidden.pop(question.field.name, None)
             values = {"pipeline": pipeline, "name": name, "question": question, "hidden": hidden}
@@ -76,6 +79,8 @@ class Acting:
 
     @contextmanager
     def _asked(self, request: Request, pipeline: str, values: Mapping[str, str]) -> Iterator[Asked]:
+        if any("\0" in value for value in values.values()):
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "this address or form contains a null character")
         behind = self._watch.now()
         described = behind.described.get(pipeline) if behind else None
         with self._access.opened() as engine:

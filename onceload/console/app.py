@@ -3,13 +3,15 @@
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from onceload.console.access import Access
 from onceload.console.acting import Acting
-from onceload.console.pages import Name, Pages
+from onceload.console.pages import Pages
+from onceload.console.parameters import may_see
 from onceload.console.rendering import rendered, static
 from onceload.console.watching import Watch
 from onceload_core.errors import ExitCode, NotFound, OnceloadError
@@ -37,7 +39,7 @@ _TITLES = {
     409: "A person must decide",
     503: "Not possible right now",
 }
-_STATIC = {"console.css": "text/css", "theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_STATIC = {"console.css": "text/css", "frame.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 def make_app(access: Access) -> FastAPI:
@@ -48,8 +50,8 @@ def make_app(access: Access) -> FastAPI:
     watch = Watch(access)
     _add_pages(app, Pages(access, watch), access)
     Acting(access, watch).add_to(app)
-    app.exception_handler(HTTPException)(_refused(access))
-    app.exception_handler(404)(_refused(access))
+    app.exception_handler(StarletteHTTPException)(_refused(access))
+    app.exception_handler(Exception)(_broken)
     app.exception_handler(RequestValidationError)(_malformed)
     app.exception_handler(OnceloadError)(_failed)
     app.middleware("http")(_with_headers)
@@ -57,10 +59,6 @@ def make_app(access: Access) -> FastAPI:
 
 
 def _add_pages(app: FastAPI, pages: Pages, access: Access) -> None:
-    def may_see(request: Request, pipeline: Name) -> None:
-        if pipeline not in access.seen_by(request, [pipeline]):
-            raise HTTPException(HTTPStatus.FORBIDDEN, f"you have no right to see pipeline {pipeline}")
-
     known = [Depends(access.authenticate)]
     app.get("/", dependencies=known, response_class=HTMLResponse)(pages.overview)
     for path, show in {
@@ -75,8 +73,8 @@ def _add_pages(app: FastAPI, pages: Pages, access: Access) -> None:
         "/file": pages.file,
         "/row": pages.row,
     }.items():
-        app.get(path, dependencies=[*known, Depends(may_see)], response_class=HTMLResponse)(show)  # type: ignore[type-var]
-    app.get("/download", dependencies=[*known, Depends(may_see)])(pages.download)
+        app.get(path, dependencies=[*known, Depends(may_see(access))], response_class=HTMLResponse)(show)  # type: ignore[type-var]
+    app.get("/download", dependencies=[*known, Depends(may_see(access))])(pages.download)
 
 
 def _static(name: str, kind: str) -> Callable[[], Response]:
@@ -93,10 +91,10 @@ async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[
     return response
 
 
-def _refused(access: Access) -> Callable[[Request, HTTPException], Response]:
+def _refused(access: Access) -> Callable[[Request, StarletteHTTPException], Response]:
     """A request without a login leads to the login; others get a page."""
 
-    def handle(request: Request, error: HTTPException) -> Response:
+    def handle(request: Request, error: StarletteHTTPException) -> Response:
         if error.status_code == HTTPStatus.UNAUTHORIZED and (login := access.login(request)):
             return RedirectResponse(login, status_code=HTTPStatus.SEE_OTHER)
         return _error(error.status_code, str(error.detail))
@@ -111,6 +109,14 @@ def _malformed(_: Request, error: RequestValidationError) -> Response:
 
 def _failed(_: Request, error: OnceloadError) -> Response:
     return _error(HTTPStatus.NOT_FOUND if isinstance(error, NotFound) else _STATUS[error.exit_code], str(error))
+
+
+def _broken(_: Request, error: Exception) -> Response:
+    """An error that nothing expected: Starlette logs it, and it ends only this request."""
+    message = f"this page has an error: {type(error).__name__}. Loads are not affected. The log has its details"
+    response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, message)
+    response.headers.update(_HEADERS)
+    return response
 
 
 def _error(status: int, message: str) -> Response:

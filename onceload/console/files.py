@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
 
+from onceload.console.access import Access
 from onceload.console.reading import reading
 from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.postgres.connection import Record, array, statements
 from onceload_core.postgres.quarantine import find_root
 from onceload_core.spans import Span, SpanSet
-from onceload_jobs.files.reading import open_stream
+from onceload_jobs.files.compression import is_compressed
+from onceload_jobs.files.reading import open_stream, read_at
 
 SQL = statements("files.sql", package=__package__)
 _GENERATIONS_MAX = 20
@@ -104,19 +106,19 @@ class Row:
     commit: Record | None
     #: If it went to the quarantine.
     bad_record: Record | None
-    #: The beginning of the record, if its file can be read from here, or why not.
+    #: The beginning of the record as it is in its file now, or why it is not shown.
     raw: bytes | None
-    not_read: str | None
+    not_read: str
 
 
-def row_of(engine: Engine, pipeline: str, *, producer_id: int, sequence: int) -> Row:
+def row_of(engine: Engine, access: Access, pipeline: str, *, producer_id: int, sequence: int) -> Row:
     with reading(engine, "where a row came from", pipeline=pipeline) as (connection, pipeline_id):
         binds = {"pipeline_id": pipeline_id, "producer_id": producer_id, "sequence": sequence}
         producer = _one(connection, "producer", binds)
         if producer is None:
             raise NotFound(f"producer of pipeline {pipeline}", str(producer_id))
         commit, bad = _one(connection, "commit_of_row", binds), _one(connection, "bad_record", binds)
-    raw, not_read = _read(engine, pipeline, producer.name, sequence)
+    raw, not_read = _read(engine, access, pipeline, producer=producer, sequence=sequence)
     return Row(producer=producer, sequence=sequence, commit=commit, bad_record=bad, raw=raw, not_read=not_read)
 
 
@@ -124,24 +126,36 @@ def _one(connection: Connection, statement: str, binds: Mapping[str, object]) ->
     return connection.execute(SQL[statement], binds).one_or_none()
 
 
-def _read(engine: Engine, pipeline: str, name: str, sequence: int) -> tuple[bytes | None, str | None]:
-    """The beginning of a record in its file, or why it is not shown."""
+def _read(
+    engine: Engine, access: Access, pipeline: str, *, producer: Record, sequence: int
+) -> tuple[bytes | None, str]:
+    """The beginning of a record in its file; or nothing, and why."""
     root = find_root(engine, pipeline)
-    if root is None:
+    if producer.condition == "replaced":
+        return None, "its file was replaced by a later generation"
+    # A name comes from data, and must not lead out of the folder.
+    if root is None or ".." in producer.name.split("/"):
         return (
             None,
             "records of this format have numbers instead of byte offsets, so they cannot be found in the file here",
         )
-    if sequence > _READ_BYTES_MAX:
-        return None, f"it begins after the first {_READ_BYTES_MAX // 2**20} MiB of its file"
+    url = posixpath.join(root, producer.name)
+    if is_compressed(url) and sequence > _READ_BYTES_MAX:
+        return None, f"it begins after the first {_READ_BYTES_MAX // 2**20} MiB of its compressed file"
     try:
-        with open_stream(posixpath.join(root, name)) as stream:
-            left = sequence
-            while left and (block := stream.read(min(left, 2**20))):
-                left -= len(block)
-            line = stream.read(_RAW_BYTES_MAX)
+        with access.reaching(url):
+            raw = _unpacked(url, sequence) if is_compressed(url) else _plain(url, sequence)
     except OnceloadError as error:
         return None, str(error)
-    if left or not line:
-        return None, "the file is shorter now"
-    return line.split(b"\n", 1)[0], None
+    return (raw.split(b"\n", 1)[0], "") if raw else (None, "the file is shorter now")
+
+
+def _plain(url: str, sequence: int) -> bytes:
+    return read_at(url, offset=sequence, size=_RAW_BYTES_MAX)
+
+
+def _unpacked(url: str, sequence: int) -> bytes:
+    with open_stream(url) as stream:
+        while sequence and (block := stream.read(min(sequence, 2**20))):
+            sequence -= len(block)
+        return b"" if sequence else stream.read(_RAW_BYTES_MAX)

@@ -82,10 +82,16 @@ class Overview:
     pages: int
 
 
-def lines_of(engine: Engine, behind: Behind | None, *, now: datetime) -> list[Line]:
+def names_of(engine: Engine) -> list[str]:
+    """The names of all pipelines."""
+    with reading(engine, "the names of pipelines") as (connection, _):
+        return list(connection.execute(SQL["names"]).scalars())
+
+
+def lines_of(engine: Engine, behind: Behind | None, *, now: datetime, only: str | None = None) -> list[Line]:
     """Every pipeline, the worst first; known by the database, or by its pipeline file alone."""
-    rows = {row.name: row for row in look_now(engine)}
-    files = {} if behind is None else dict.fromkeys([*behind.seen, *behind.failed, *behind.described])
+    rows = {row.name: row for row in look_now(engine, only=only)}
+    files = [] if behind is None or only is not None else [*behind.seen, *behind.failed, *behind.described]
     lines = [_line(name, rows.get(name), behind, now=now) for name in dict.fromkeys([*rows, *files])]
     return sorted(lines, key=lambda line: (line.state.badness, line.name))
 

@@ -1,3 +1,6 @@
+-- name: names
+SELECT name FROM onceload.pipeline ORDER BY name;
+
 -- name: hours
 -- The commits of some pipelines since a time, by hour. Positions are in the order of time, so the first of them is
 -- found by halving: the ledger has no index by time.
@@ -15,6 +18,8 @@ SELECT ledger.pipeline_id, CAST(floor(extract(epoch FROM ledger.committed_at) / 
        CAST(sum(ledger.duplicate) AS bigint) AS duplicate, CAST(sum(ledger.quarantined) AS bigint) AS quarantined
   FROM halving
   JOIN onceload.ledger ON ledger.pipeline_id = halving.pipeline_id AND ledger.position >= halving.first
+       -- The clock of a server that took over may be behind.
+       AND ledger.committed_at >= :since
  WHERE halving.first - halving.before = 1
  GROUP BY ledger.pipeline_id, hour;
 

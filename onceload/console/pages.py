@@ -1,14 +1,16 @@
 """What each page shows."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated
 
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
+from sqlalchemy import Engine
 
 from onceload.console.access import Access
 from onceload.console.files import file_of, row_of
 from onceload.console.overview import Line, lines_of, overview, with_activity
+from onceload.console.parameters import Name, Number, Page, Word
 from onceload.console.pipelines import (
     audits_of,
     dead_letters_of,
@@ -18,22 +20,19 @@ from onceload.console.pipelines import (
     snapshots_of,
     timeline_of,
 )
-from onceload.console.quarantine import quarantine_of
+from onceload.console.quarantine import check_size, quarantine_of
 from onceload.console.rendering import rendered
 from onceload.console.states import State
 from onceload.console.watching import Watch
 from onceload.quarantine_file import line_of
 from onceload.quarantined import readable
 from onceload_core.errors import NotFound
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Selection, choose, find_records
 
 #: As many records are in a download.
 _DOWNLOADED_MAX = 10_000
-_NAME = r"^[^\x00]{1,1000}$"
-Name = Annotated[str, Query(pattern=_NAME)]
-Word = Annotated[str, Query(pattern=r"^[^\x00]{0,1000}$")]
-Number = Annotated[int, Query(ge=0, lt=2**63)]
-Page = Annotated[int, Query(ge=1, le=10_000)]
+#: After all generations of a name.
+_ALL_GENERATIONS = 2**31 - 1
 
 
 class Pages:
@@ -62,13 +61,14 @@ class Pages:
     def timeline(self, request: Request, pipeline: Name, before: Number | None = None) -> str:
         with self._access.opened() as engine:
             timeline = timeline_of(engine, pipeline, before=before)
-            line = self._line(pipeline)
-            (line,) = with_activity(engine, [line], now=_now())
+            (line,) = with_activity(engine, [self._line(engine, pipeline)], now=_now())
         return self._page("pipeline.html", {**self._of(request, pipeline), "line": line, "timeline": timeline})
 
-    def files(self, pipeline: Name, search: Word = "", after: Word = "") -> str:
+    def files(
+        self, pipeline: Name, search: Word = "", after: Word = "", after_generation: Number = _ALL_GENERATIONS
+    ) -> str:
         with self._access.opened() as engine:
-            found = files_of(engine, pipeline, search=search, after=after)
+            found = files_of(engine, pipeline, search=search, after=after, after_generation=after_generation)
         return self._page("files.html", {"pipeline": pipeline, "found": found, "search": search})
 
     def quality(self, pipeline: Name) -> str:
@@ -117,7 +117,7 @@ class Pages:
         }
         if producer_id is not None and sequence is not None:
             with self._access.opened() as engine:
-                found = row_of(engine, pipeline, producer_id=producer_id, sequence=sequence)
+                found = row_of(engine, self._access, pipeline, producer_id=producer_id, sequence=sequence)
             raw = None if found.raw is None else "\n".join(readable(found.raw))
             values |= {"found": found, "raw": raw}
         return self._page("row.html", values)
@@ -126,20 +126,24 @@ class Pages:
         self,
         request: Request,
         pipeline: Name,
+        *,
         kind: Word | None = None,
+        column: Word | None = None,
         file: Word | None = None,
         before: Number | None = None,
     ) -> str:
         with self._access.opened() as engine:
-            found = quarantine_of(engine, pipeline, kind=kind, file=file, before=before)
+            found = quarantine_of(engine, pipeline, kind=kind, column=column, file=file, before=before)
         return self._page(
-            "quarantine.html", {**self._of(request, pipeline), "found": found, "kind": kind, "file": file}
+            "quarantine.html",
+            {**self._of(request, pipeline), "found": found, "kind": kind, "column": column, "file": file},
         )
 
     def download(self, pipeline: Name, kind: Word | None = None, file: Word | None = None) -> Response:
         """The records as a file to fix: `onceload quarantine retry --from` loads it."""
         selection = Selection(pipeline=pipeline, reason=kind, file=file)
         with self._access.opened() as engine:
+            check_size(choose(engine, selection, at_most=_DOWNLOADED_MAX).held)
             # Whole in memory, so that an error is a page and not half a file.
             lines = b"".join(map(line_of, find_records(engine, selection, at_most=_DOWNLOADED_MAX)))
         headers = {"Content-Disposition": 'attachment; filename="quarantine.jsonl"'}
@@ -147,26 +151,25 @@ class Pages:
 
     def attention(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:
-            letters = dead_letters_of(engine, pipeline)
-        line = self._line(pipeline)
+            line, letters = self._line(engine, pipeline), dead_letters_of(engine, pipeline)
         return self._page("attention.html", {**self._of(request, pipeline), "line": line, "letters": letters})
 
     def _of(self, request: Request, pipeline: str) -> dict[str, object]:
         """The pipeline, and whether the page offers actions on it."""
         return {"pipeline": pipeline, "may_act": self._access.refusal(request, pipeline) is None}
 
-    def _line(self, pipeline: str) -> Line:
-        with self._access.opened() as engine:
-            lines = lines_of(engine, self._watch.now(), now=_now())
-        for line in lines:
-            if line.name == pipeline:
-                return line
+    def _line(self, engine: Engine, pipeline: str) -> Line:
+        for line in lines_of(engine, self._watch.now(), now=_now(), only=pipeline):
+            return line
         raise NotFound("pipeline", pipeline)
 
     def _text_of(self, pipeline: str) -> str | None:
         behind = self._watch.now()
         described = behind.described.get(pipeline) if behind else None
-        return described.path.read_text(encoding="utf-8") if described else None
+        # It may have been deleted since it was listed.
+        with suppress(OSError, UnicodeDecodeError):
+            return described.path.read_text(encoding="utf-8") if described else None
+        return None
 
     def _page(self, template: str, values: Mapping[str, object]) -> str:
         return rendered(template, {"access": self._access, "now": _now(), **values})

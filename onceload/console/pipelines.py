@@ -61,16 +61,15 @@ def _grouped(rows: Sequence[Record]) -> Iterator[Commits]:
 @dataclass(frozen=True, kw_only=True)
 class Files:
     rows: Sequence[Record]
-    #: The name to continue after, if there are more.
-    after: str | None
+    #: The row to continue after, if there are more.
+    last: Record | None
 
 
-def files_of(engine: Engine, pipeline: str, *, search: str, after: str) -> Files:
+def files_of(engine: Engine, pipeline: str, *, search: str, after: str, after_generation: int) -> Files:
     with reading(engine, "the files", pipeline=pipeline) as (connection, pipeline_id):
-        binds = {"pipeline_id": pipeline_id, "search": search, "after": after, "at_most": _FILES + 1}
-        rows = connection.execute(SQL["files"], binds).all()
-    more = len(rows) > _FILES
-    return Files(rows=rows[:_FILES], after=rows[_FILES - 1].name if more else None)
+        binds = {"pipeline_id": pipeline_id, "search": search, "after": after, "after_generation": after_generation}
+        rows = connection.execute(SQL["files"], binds | {"at_most": _FILES + 1}).all()
+    return Files(rows=rows[:_FILES], last=rows[_FILES - 1] if len(rows) > _FILES else None)
 
 
 def audits_of(engine: Engine, pipeline: str) -> Sequence[Record]:

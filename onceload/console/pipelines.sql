@@ -11,10 +11,10 @@ SELECT ledger.position, ledger.kind, ledger.batch, ledger.session, ledger.dag_id
  ORDER BY ledger.position DESC LIMIT :at_most;
 
 -- name: files
--- The names are found in the index alone; a name of no generation that was ever used is left out if it has another.
+-- The names are found in the index alone.
 WITH named AS (
     SELECT name, generation FROM onceload.producer
-     WHERE pipeline_id = :pipeline_id AND name > :after AND (:search = '' OR strpos(name, :search) > 0)
+     WHERE pipeline_id = :pipeline_id AND (name, generation) > (:after, :after_generation) AND (:search = '' OR strpos(name, :search) > 0)
      ORDER BY name, generation LIMIT :at_most)
 SELECT producer.producer_id, producer.name, producer.generation, producer.condition, producer.size,
        producer.advanced_at, upper(producer.consumed) AS "end", isempty(producer.consumed) AS is_empty,

@@ -8,14 +8,17 @@ from sqlalchemy import Engine
 
 from onceload.console.reading import reading
 from onceload.quarantined import readable
+from onceload_core.errors import SettingRefused
 from onceload_core.postgres.connection import Record, statements
-from onceload_core.postgres.quarantine import VALUES, QuarantineId
+from onceload_core.postgres.quarantine import VALUES, KeptRecord, QuarantineId
 
 SQL = statements("quarantine.sql", package=__package__)
 PAGE = 50
 #: How many of the newest records are counted by their reasons.
 _COUNTED_MAX = 20_000
 _KINDS_MAX = 20
+#: How much of them is taken into memory.
+_BYTES_MAX = 64 * 2**20
 #: How much of a record is shown.
 _RAW_BYTES_MAX = 1_000
 
@@ -42,13 +45,19 @@ class Quarantine:
 
 
 def quarantine_of(
-    engine: Engine, pipeline: str, *, kind: str | None, file: str | None, before: int | None
+    engine: Engine, pipeline: str, *, kind: str | None, column: str | None, file: str | None, before: int | None
 ) -> Quarantine:
     with reading(engine, "the quarantine", pipeline=pipeline) as (connection, pipeline_id):
         binds = {"pipeline_id": pipeline_id, "values": VALUES}
         counted = {"read_at_most": _COUNTED_MAX, "at_most": _KINDS_MAX}
         kinds = connection.execute(SQL["kinds"], binds | counted).all()
-        chosen = {"kind": kind, "file": file, "before": before or 2**63 - 1, "raw_bytes_max": _RAW_BYTES_MAX}
+        chosen = {
+            "kind": kind,
+            "column": column,
+            "file": file,
+            "before": before or 2**63 - 1,
+            "raw_bytes_max": _RAW_BYTES_MAX,
+        }
         rows = connection.execute(SQL["records"], binds | chosen | {"at_most": PAGE + 1}).all()
     return Quarantine(
         kinds=kinds,
@@ -58,11 +67,28 @@ def quarantine_of(
     )
 
 
-def ids_of_kind(engine: Engine, pipeline: str, kind: str, *, at_most: int) -> tuple[QuarantineId, ...]:
-    """The held records with exactly this kind of reason, the oldest first."""
+def newest_id(engine: Engine, pipeline: str) -> int:
+    """The id of the newest held record; 0 if there is none."""
     with reading(engine, "the quarantine", pipeline=pipeline) as (connection, pipeline_id):
-        binds = {"pipeline_id": pipeline_id, "values": VALUES, "kind": kind, "at_most": at_most}
-        return tuple(map(QuarantineId, connection.execute(SQL["ids_of_kind"], binds).scalars()))
+        return int(connection.execute(SQL["newest"], {"pipeline_id": pipeline_id}).scalar_one())
+
+
+def ids_of_kind(
+    engine: Engine, pipeline: str, kind: str, *, column: str | None, seen: int, at_most: int
+) -> tuple[QuarantineId, ...]:
+    """The held records of this kind, up to the one with the id `seen`, the oldest first."""
+    with reading(engine, "the quarantine", pipeline=pipeline) as (connection, pipeline_id):
+        binds = {"pipeline_id": pipeline_id, "values": VALUES, "kind": kind, "column": column, "seen": seen}
+        return tuple(map(QuarantineId, connection.execute(SQL["ids_of_kind"], binds | {"at_most": at_most}).scalars()))
+
+
+def check_size(records: Sequence[KeptRecord]) -> None:
+    """Refuse records that would take too much memory of this process."""
+    size = sum(record.raw_bytes for record in records)
+    if size > _BYTES_MAX:
+        found = f"{size // 2**20:,} MiB"
+        expected = f"at most {_BYTES_MAX // 2**20} MiB here (for more, use `onceload quarantine export` and `retry`)"
+        raise SettingRefused("these records", found, expected)
 
 
 def _shown(row: Record) -> Shown:

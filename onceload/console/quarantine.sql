@@ -12,9 +12,13 @@ SELECT kind.records, kind.column_name, kind.kind, kind.example_id, kind.newest_a
   FROM kind JOIN newest ON newest.quarantine_id = kind.example_id
  ORDER BY kind.records DESC, kind.example_id DESC LIMIT :at_most;
 
+-- name: newest
+SELECT coalesce(max(quarantine_id), 0) FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND state = 'held';
+
 -- name: ids_of_kind
 SELECT record.quarantine_id FROM onceload.quarantine AS record
  WHERE record.pipeline_id = :pipeline_id AND record.state = 'held'
+   AND record.quarantine_id <= :seen AND record.column_name IS NOT DISTINCT FROM CAST(:column AS text)
    AND regexp_replace(record.reason, :values, '…', 'g') = :kind
  ORDER BY record.quarantine_id LIMIT :at_most;
 
@@ -26,6 +30,7 @@ SELECT record.quarantine_id, record.position, record.producer_id, record.sequenc
   FROM onceload.quarantine AS record
   LEFT JOIN onceload.producer ON producer.producer_id = record.producer_id
  WHERE record.pipeline_id = :pipeline_id AND record.state = 'held' AND record.quarantine_id < :before
-   AND (CAST(:kind AS text) IS NULL OR regexp_replace(record.reason, :values, '…', 'g') = :kind)
+   AND (CAST(:kind AS text) IS NULL OR (regexp_replace(record.reason, :values, '…', 'g') = :kind
+                                         AND record.column_name IS NOT DISTINCT FROM CAST(:column AS text)))
    AND (CAST(:file AS text) IS NULL OR producer.name = :file)
  ORDER BY record.quarantine_id DESC LIMIT :at_most;

@@ -41,7 +41,8 @@ class Jobs:
         self.all: deque[Running] = deque(maxlen=_KEPT)
 
     def start(self, job: Job, described: Described) -> None:
-        pipeline = Pipeline.read(described.path, dsn=self._settings.dsn, home=self._settings.home)
+        # With all days of a path that contains a day.
+        pipeline = Pipeline(described.declared, self._settings)
         title, call = _CALLS[job.kind]
         running = Running(kind=title, pipeline=job.pipeline)
         self.all.appendleft(running)

@@ -1,10 +1,11 @@
 """`onceload ui`: the console without Airflow, for everyone who has the token in its address."""
 
+import hashlib
 import hmac
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http import HTTPStatus
 from pathlib import Path
 
@@ -24,21 +25,27 @@ from onceload.settings import Settings, user_name
 from onceload.terminal import words
 from onceload_core.errors import SettingRefused
 
+#: Addresses that only this machine reaches.
+_OWN = ("127.0.0.1", "localhost", "::1")
 _TOKEN = "token"  # noqa: S105 - a name.
 
 
 class TokenAccess:
     """Everyone who has the token sees everything."""
 
+    loads_by_day = False
+
     def __init__(self, engine: Engine, settings: Settings, *, folder: Path | None, token: str, writes: bool) -> None:
         self.folder = folder
         self.secret = secrets.token_bytes()
         self.jobs = Jobs(settings)
+        #: The cookie, which is sent to every port of this machine, is not the token itself.
+        self.cookie = hashlib.sha256(f"cookie {token}".encode()).hexdigest()
         self._engine, self._token, self._writes = engine, token, writes
 
     def authenticate(self, request: Request) -> None:
-        given = next((value for name, value in request.cookies.items() if name == cookie_name(request)), "")
-        if not self.is_token(given):
+        given = request.cookies.get(cookie_name(request), "")
+        if not hmac.compare_digest(given.encode(), self.cookie.encode()):
             message = "the token is missing or wrong. Open the address that `onceload ui` printed, with its token"
             raise HTTPException(HTTPStatus.UNAUTHORIZED, message)
 
@@ -52,6 +59,11 @@ class TokenAccess:
     def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
         del request
         return set(pipelines)
+
+    def reaching(self, path: str) -> AbstractContextManager[None]:
+        del path
+        # The environment has the credentials.
+        return nullcontext()
 
     def refusal(self, request: Request, pipeline: str) -> str | None:
         del request, pipeline
@@ -102,7 +114,8 @@ def make_standalone_app(access: TokenAccess, *, hosts: Collection[str]) -> FastA
             return await answer(request)
         # The token must not stay in the address, which may be copied.
         response = RedirectResponse(str(request.url.remove_query_params(_TOKEN)), status_code=HTTPStatus.SEE_OTHER)
-        response.set_cookie(cookie_name(request), given, httponly=True, samesite="strict")
+        # Lax, so that a link in a chat leads here. Forms have a token of their own.
+        response.set_cookie(cookie_name(request), access.cookie, httponly=True, samesite="lax")
         return response
 
     # A page of another site must not reach this server under a name that leads here.
@@ -114,12 +127,14 @@ def serve(engine: Engine, settings: Settings, *, address: str, port: int, folder
     """Serve the pages until stopped."""
     token = secrets.token_urlsafe(24)
     try:
-        listening = socket.create_server((address, port))
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, port), family=family)
     except OSError as error:
         found = f"{address}:{port} ({error.strerror})"
-        raise SettingRefused("--port", found, "a free port, such as --port 8099") from error
+        expected = "a free port and an address of this machine, such as --port 8099"
+        raise SettingRefused("--port, --address", found, expected) from error
     access = TokenAccess(engine, settings, folder=folder, token=token, writes=writes)
-    app = make_standalone_app(access, hosts=["localhost", "127.0.0.1", address])
+    app = make_standalone_app(access, hosts=["localhost", "127.0.0.1", "[::1]"] if address in _OWN else ["*"])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
     words(f"the console is at http://{address}:{listening.getsockname()[1]}/?{_TOKEN}={token}")
     can = "read all loads and the values of records" + (", and change them" if writes else "")

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
-from onceload.lag import Lag
+from onceload.lag import Lag, Unknown
 from onceload.terminal import counted, time_in_words
 from onceload_core.postgres.connection import Record
 from onceload_jobs.pipeline.declared import ON_ARRIVAL, Declared
 
 #: Work that no living session takes is stuck after this time.
 _STUCK_AFTER_S = 300.0
-#: New files are late after this time, or after two intervals of the schedule.
+#: New files are late after this time, if two runs of the schedule have begun since.
 _LATE_AFTER_S = 900.0
 
 
@@ -45,7 +46,7 @@ class Found:
     row: Record | None
     lag: Lag | None = None
     #: Why its pipeline file or its files cannot be read.
-    failed: str | None = None
+    failed: Unknown | None = None
     declared: Declared | None = None
 
 
@@ -68,26 +69,24 @@ def state_of(found: Found, *, now: datetime) -> tuple[State, str]:
     if found.lag is not None and found.lag.files:
         due = "not due yet" if found.declared and found.declared.schedule else "to be loaded by hand"
         return State.FINE, f"{counted(found.lag.files, 'new file')}, {due}"
+    if found.failed:
+        return State.FINE, f"no known problem; new files are not counted: {found.failed.reason}"
     return State.FINE, "all files are loaded" if found.lag is not None else "no known problem; new files not counted"
 
 
 def _wrong(found: Found, *, now: datetime) -> Iterator[tuple[State, str]]:
-    if found.failed:
-        yield State.NEEDS_A_PERSON, found.failed
+    if found.failed and found.failed.is_of_file:
+        yield State.NEEDS_A_PERSON, found.failed.reason
     if found.lag and found.lag.refused:
         yield State.NEEDS_A_PERSON, f"{counted(found.lag.refused, 'file')} cannot be loaded"
     if found.row is not None:
         yield from _wrong_in_database(found.row)
-    if (
-        found.lag
-        and found.lag.oldest_at is not None
-        and found.declared
-        and not (found.row and found.row.sessions_alive)
-    ):
-        age_s = now.timestamp() - found.lag.oldest_at
-        limit_s = late_after_s(found.declared, now=now)
-        if limit_s is not None and age_s > limit_s:
-            yield State.LATE, f"the oldest new file is {time_in_words(age_s)} old"
+    is_loading = found.row is not None and found.row.sessions_alive
+    if found.lag and found.lag.waiting_since is not None and found.declared and not is_loading:
+        limit = late_since(found.declared, now=now)
+        if limit is not None and found.lag.waiting_since < limit:
+            age = time_in_words(now.timestamp() - found.lag.waiting_since)
+            yield State.LATE, f"new files have been waiting for {age}"
 
 
 def _wrong_in_database(row: Record) -> Iterator[tuple[State, str]]:
@@ -97,30 +96,34 @@ def _wrong_in_database(row: Record) -> Iterator[tuple[State, str]]:
         yield State.NEEDS_A_PERSON, f"{counted(row.dead, 'dead letter')}"
     if row.audit_passed is False:
         yield State.NEEDS_A_PERSON, "the last audit failed"
-    age_s = row.oldest_claim_age_s
+    age_s = row.oldest_work_age_s
     if age_s is not None and age_s > _STUCK_AFTER_S and not row.sessions_alive:
         yield State.STUCK, f"work has been waiting for {time_in_words(float(age_s))}, and no session is alive"
 
 
-def late_after_s(declared: Declared, *, now: datetime) -> float | None:
-    """After how long a new file is late; None if people start the loads."""
+def late_since(declared: Declared, *, now: datetime) -> float | None:
+    """Files that have been waiting since before then are late; None if people start the loads."""
     if declared.schedule is None:
         return None
+    limit = now.timestamp() - _LATE_AFTER_S
     if declared.schedule == ON_ARRIVAL:
-        return _LATE_AFTER_S
-    first, second = next_runs(declared.schedule, now=now)
-    return max(_LATE_AFTER_S, 2 * (second - first).total_seconds())
+        return limit
+    times = _times(declared.schedule, now=now)
+    times.get_prev(datetime)
+    # Two runs have begun since.
+    begun: datetime = times.get_prev(datetime)
+    return min(limit, begun.timestamp())
 
 
 def next_run(declared: Declared, *, now: datetime) -> datetime | None:
     """When the schedule starts the next run."""
-    if declared.schedule in (None, ON_ARRIVAL):
+    if declared.schedule is None or declared.schedule == ON_ARRIVAL:
         return None
-    return next_runs(declared.schedule, now=now)[0]
+    found: datetime = _times(declared.schedule, now=now).get_next(datetime)
+    return found
 
 
-def next_runs(schedule: str, *, now: datetime) -> tuple[datetime, datetime]:
+def _times(schedule: str, *, now: datetime) -> Any:  # noqa: ANN401 - it has no types.
     from croniter import croniter
 
-    times = croniter(schedule, now.astimezone(UTC))
-    return times.get_next(datetime), times.get_next(datetime)
+    return croniter(schedule, now.astimezone(UTC))

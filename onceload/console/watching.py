@@ -2,12 +2,10 @@
 
 import threading
 import time
-from contextlib import suppress
 
 from onceload.console.access import Access
 from onceload.lag import Behind
 from onceload.terminal import words
-from onceload_core.errors import OnceloadError
 
 _EVERY_S = 60.0
 #: After this time without a request, nothing is listed until the next one.
@@ -25,7 +23,7 @@ class Watch:
         self._behind: Behind | None = None
 
     def now(self) -> Behind | None:
-        """The last listing; None if nothing was listed yet, or there is no folder of pipelines."""
+        """The last listing; None if no pipeline file was read yet, or there is no folder of them."""
         with self._lock:
             self._asked_at = time.monotonic()
             if not self._is_running and self._access.folder is not None:
@@ -36,8 +34,10 @@ class Watch:
 
     def _run(self) -> None:
         while self._is_asked_for():
-            with suppress(OnceloadError):
+            try:
                 self._look()
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the page shows the age.
+                words(f"the lag is unknown: {error}")
             time.sleep(_EVERY_S)
 
     def _look(self) -> None:
@@ -45,14 +45,11 @@ class Watch:
         if folder is None:
             return
         with self._access.opened() as engine:
-            before = self._behind
-            behind = Behind(engine, folder, seen=before.seen if before else {}, failed=before.failed if before else {})
-            try:
-                behind.look()
-            except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the page shows the age.
-                words(f"the lag is unknown: {error}")
-            else:
-                self._behind = behind
+            behind = self._behind or Behind(engine, folder, self._access.reaching)
+            behind.engine, behind.folder = engine, folder
+            # The result of one pipeline is shown while others are still listed.
+            self._behind = behind
+            behind.look()
 
     def _is_asked_for(self) -> bool:
         with self._lock:

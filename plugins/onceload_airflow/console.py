@@ -5,6 +5,7 @@ pipeline's DAG, because like those it shows values of records.
 """
 
 import hashlib
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -16,25 +17,31 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import AirflowException, conf
 from airflow.utils.types import DagRunTriggeredByType
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Engine
 
+from onceload import schema
 from onceload.console.access import Job, Link
 from onceload.console.app import make_app
+from onceload.console.overview import names_of
 from onceload.lag import Described
 from onceload_airflow.by_hand import PIPELINES
-from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.hook import OnceloadHook, access_of
 from onceload_airflow.ingest import dag_id_of
-from onceload_core.postgres.views import look
-
-_NAMES_MAX = 100_000
+from onceload_core.errors import SettingRefused
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.files.addresses import use_access
 
 
 class AirflowAccess:
     """Airflow's users, connection and pages."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines: dict[str, Engine] = {}
 
     @property
     def folder(self) -> Path | None:
@@ -44,10 +51,24 @@ class AirflowAccess:
     async def authenticate(self, request: Request, user: GetUserDep) -> None:
         request.state.user = user
 
+    #: A run loads the files of one day.
+    loads_by_day = True
+
     @contextmanager
     def opened(self) -> Iterator[Engine]:
-        with OnceloadHook().opened() as engine:
-            yield engine
+        """A connection of this process, which is kept: each page would open several."""
+        dsn = str(OnceloadHook().settings.dsn)
+        with self._lock:
+            if dsn not in self._engines:
+                self._engines[dsn] = connect(LedgerSettings(dsn=dsn))
+            engine = self._engines[dsn]
+        schema.check(engine)
+        yield engine
+
+    @contextmanager
+    def reaching(self, path: str) -> Iterator[None]:
+        use_access(access_of(path))
+        yield
 
     def seen_by(self, request: Request, pipelines: Collection[str]) -> set[str]:
         ids = {dag_id_of(name): name for name in pipelines}
@@ -81,15 +102,21 @@ class AirflowAccess:
         del described
         if not self._may_start(request, job.kind):
             raise HTTPException(HTTPStatus.FORBIDDEN, f"you have no right to start the DAG {job.kind}")
-        run = trigger_dag(
-            job.kind,
-            triggered_by=DagRunTriggeredByType.UI,
-            triggering_user_name=self.user(request),
-            conf={"pipeline": job.pipeline, **job.params},
-        )
+        loads = job.kind in ("backfill", "recover")
+        for dag_id in (job.kind, *([dag_id_of(job.pipeline)] if loads else [])):
+            _check_runs(dag_id)
+        try:
+            run = trigger_dag(
+                job.kind,
+                triggered_by=DagRunTriggeredByType.UI,
+                triggering_user_name=self.user(request),
+                conf={"pipeline": job.pipeline, **job.params},
+            )
+        except (AirflowException, ValueError) as error:
+            raise SettingRefused(f"a run of the DAG {job.kind}", str(error), "parameters that Airflow takes") from error
         runs = f"{_base()}/dags/{job.kind}/runs"
         address = f"{runs}/{quote(str(run.run_id), safe='')}" if run is not None else runs
-        return Link(address=address, words=f"The run of the DAG {job.kind}")
+        return Link(address=address, words=f"The run of the DAG {job.kind}", is_outside=True)
 
     def _may_start(self, request: Request, dag_id: str) -> bool:
         return get_auth_manager().is_authorized_dag(
@@ -100,13 +127,19 @@ class AirflowAccess:
         )
 
     def login(self, request: Request) -> str | None:
-        return str(get_auth_manager().get_url_login(next_url=str(request.url)))
+        # Without the host: behind a proxy, this process does not know it.
+        return str(get_auth_manager().get_url_login(next_url=f"{request.url.path}?{request.url.query}".rstrip("?")))
 
     def run(self, dag_id: str, run_id: str) -> Link | None:
-        return Link(address=f"{_base()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}", words="Airflow")
+        return Link(
+            address=f"{_base()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}",
+            words="Airflow",
+            is_outside=True,
+        )
 
     def dag(self, pipeline: str) -> Link | None:
-        return Link(address=f"{_base()}/dags/{quote(dag_id_of(pipeline), safe='')}", words="Its DAG in Airflow")
+        address = f"{_base()}/dags/{quote(dag_id_of(pipeline), safe='')}"
+        return Link(address=address, words="Its DAG in Airflow", is_outside=True)
 
 
 def make_airflow_app() -> FastAPI:
@@ -117,11 +150,11 @@ def make_airflow_app() -> FastAPI:
     # Airflow writes the ids into these addresses as they are, so they are in the path: in a query, + is a space.
     @app.get("/of/{dag_id}", dependencies=known)
     def of_dag(request: Request, dag_id: str) -> RedirectResponse:
-        return _to(request, "pipeline", pipeline=_pipeline_of(access, dag_id))
+        return _to(request, "pipeline", pipeline=_pipeline_of(access, request, dag_id))
 
     @app.get("/of/{dag_id}/{run_id:path}", dependencies=known)
     def of_run(request: Request, dag_id: str, run_id: str) -> RedirectResponse:
-        return _to(request, "run", pipeline=_pipeline_of(access, dag_id), batch=run_id)
+        return _to(request, "run", pipeline=_pipeline_of(access, request, dag_id), batch=run_id)
 
     return app
 
@@ -132,12 +165,24 @@ def _details(dag_ids: Collection[str]) -> dict[str, DagDetails]:
     return {each: DagDetails(id=each, **({"team_name": teams[each]} if each in teams else {})) for each in dag_ids}
 
 
-def _pipeline_of(access: AirflowAccess, dag_id: str) -> str:
+def _check_runs(dag_id: str) -> None:
+    """Refuse a DAG whose run would wait without end."""
+    dag = DagModel.get_dagmodel(dag_id)
+    if dag is None or dag.is_stale:
+        raise SettingRefused("this action", f"no DAG {dag_id} in Airflow", "a DAG that Airflow has parsed")
+    if dag.is_paused:
+        raise SettingRefused(
+            "this action", f"the DAG {dag_id}, which is paused in Airflow", "a DAG that runs (unpause it)"
+        )
+    if dag.has_import_errors:
+        raise SettingRefused("this action", f"the DAG {dag_id}, which has an import error", "a DAG without errors")
+
+
+def _pipeline_of(access: AirflowAccess, request: Request, dag_id: str) -> str:
     with access.opened() as engine:
-        names = [str(row["pipeline"]) for row in look(engine, "status", pipeline=None, at_most=_NAMES_MAX)]
-    for name in names:
-        if dag_id_of(name) == dag_id:
-            return name
+        names = [name for name in names_of(engine) if dag_id_of(name) == dag_id]
+    for name in access.seen_by(request, names):
+        return name
     message = f"the DAG {dag_id} has loaded nothing yet, or it is not the DAG of a pipeline"
     raise HTTPException(HTTPStatus.NOT_FOUND, message)
 

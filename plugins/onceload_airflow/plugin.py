@@ -24,10 +24,11 @@ class _Console:
 def _view(destination: str, path: str, *, route: str) -> dict[str, Any]:
     return {
         "name": "Onceload",
-        "href": f"{_PREFIX}/{path}",
+        # Relative to the base of Airflow's page, which may have a path of its own.
+        "href": f"{_PREFIX[1:]}/{path}",
         "destination": destination,
         "url_route": route,
-        "icon": f"{_PREFIX}/icon.svg",
+        "icon": f"{_PREFIX[1:]}/icon.svg",
         # Airflow hides other entries behind one that is called Plugins, if there are two.
         "nav_top_level": destination == "nav",
     }

@@ -29,6 +29,9 @@ def console(day):
         yield client
 
 
+OF_KIND = "pipeline=well&column=n&kind=%E2%80%A6%20is%20not%20a%20valid%20bigint"
+
+
 def form_of(html: str) -> dict[str, str]:
     fields = re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)">', html)
     return {unescape(name): unescape(value) for name, value in fields}
@@ -79,7 +82,7 @@ def test_a_record_that_is_still_wrong_stays_with_its_new_reason(console, day):
 
 
 def test_records_of_a_reason_are_retried_with_the_pipeline_file_of_today(console, day):
-    path = "/retry?pipeline=well&kind=" + "%E2%80%A6%20is%20not%20a%20valid%20bigint"
+    path = f"/retry?{OF_KIND}"
     assert "2 records in quarantine" in words_of(console.get(path).text)
 
     answer = confirm(console, path)
@@ -164,6 +167,41 @@ def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
 
 def test_a_rewritten_file_cannot_replace_rows_of_direct_loads(console, day):
     assert "cannot replace the rows of a file" in words_of(console.get("/replace?pipeline=rewritten&file=a.jsonl").text)
+
+
+def test_a_rewind_of_another_position_than_was_shown_is_refused(console, day):
+    question = console.get("/rewind?pipeline=well&position=1").text
+    day.write("well/c.jsonl", '{"n": 6}\n')
+    day.load("well")
+
+    answer = console.post("/rewind?pipeline=well", data=form_of(question))
+
+    assert answer.status_code == 400
+    assert "position 3, and the question was about position 2" in words_of(answer.text)
+    assert rows(day) == [1, 3, 4, 6]
+
+
+def test_records_that_came_after_the_question_are_not_discarded(console, day):
+    question = console.get(f"/discard?{OF_KIND}").text
+    assert "2 records in quarantine" in words_of(question)
+    day.write("well/c.jsonl", '{"n": "late"}\n')
+    day.load("well")
+
+    console.post("/discard?pipeline=well", data=form_of(question))
+
+    assert day.ask("SELECT state, count(*) FROM onceload.quarantine GROUP BY state ORDER BY state") == [
+        ("discarded", 2),
+        ("held", 1),
+    ]
+
+
+def test_a_replacement_without_a_file_is_not_one_of_all_files(console):
+    token = form_of(console.get("/pause?pipeline=rewritten").text)["token"]
+
+    answer = console.post("/replace?pipeline=rewritten", data={"token": token})
+
+    assert answer.status_code == 400
+    assert "no file" in words_of(answer.text)
 
 
 def test_verify_and_snapshot_show_their_results(console, day):

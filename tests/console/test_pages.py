@@ -4,9 +4,11 @@ import re
 from html import unescape
 
 import pytest
+from fastapi.testclient import TestClient
 
+from onceload.console.standalone import make_standalone_app
 from onceload.quarantine_file import read_fixed_records
-from tests.console.conftest import MARKUP
+from tests.console.conftest import MARKUP, day_of
 
 
 def words_of(html: str) -> str:
@@ -37,8 +39,8 @@ def test_the_overview_has_every_pipeline_and_the_worst_comes_first(show):
     assert list(lines) == ["poison", "rewritten", "late", "well", "new"]
     assert lines["poison"][1] == "needs a person 1 file cannot be loaded; 1 dead letter"
     assert lines["rewritten"][1] == "needs a person 1 file cannot be loaded"
-    assert lines["late"][1].startswith("late the oldest new file is 2")
-    assert lines["late"][3].startswith("1 file, 9 B oldest: 2")
+    assert lines["late"][1].startswith("late new files have been waiting for 2")
+    assert lines["late"][3].startswith("1 file, 9 B waiting for 2")
     assert lines["well"][1] == "fine all files are loaded"
     assert lines["well"][4].endswith("3 rows")
     assert lines["well"][5] == "2 2 in 24 hours, 0 in the 24 before"
@@ -85,6 +87,8 @@ def test_a_file_has_its_spans_its_receipts_and_what_is_wrong_with_it(show):
 def test_files_are_found_by_a_part_of_their_name(show):
     assert [row[0] for row in rows_of(show("/files?pipeline=well&search=b.j"))[1:]] == ["b.jsonl"]
     assert [row[0] for row in rows_of(show("/files?pipeline=well&after=a.jsonl"))[1:]] == ["b.jsonl"]
+    after = show("/files?pipeline=well&after=a.jsonl&after_generation=0")
+    assert [row[0] for row in rows_of(after)[1:]] == ["a.jsonl", "b.jsonl"]
 
 
 def test_a_row_leads_to_its_record_in_its_file(show, day):
@@ -95,6 +99,21 @@ def test_a_row_leads_to_its_record_in_its_file(show, day):
     assert "a.jsonl" in words
     assert "the commit at position 1" in words
     assert f'{{"n": 3, "note": "{MARKUP}"}}' in words
+
+
+def test_no_name_leads_out_of_the_folder(server_dsn, template, tmp_path):
+    with day_of(server_dsn, template, tmp_path) as day:
+        (tmp_path / "secret.jsonl").write_text("a secret\n")
+        ((producer,),) = day.ask(
+            "UPDATE onceload.producer SET name = '../secret.jsonl' WHERE name = 'b.jsonl' AND"
+            " pipeline_id = (SELECT pipeline_id FROM onceload.pipeline WHERE name = 'well')"
+            " RETURNING producer_id"
+        )
+        with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as client:
+            client.get("/?token=secret")
+            words = words_of(client.get(f"/row?pipeline=well&producer_id={producer}&sequence=0").text)
+        assert "../secret.jsonl" in words
+        assert "a secret" not in words
 
 
 def test_the_quarantine_marks_the_value_that_is_wrong(show):
@@ -146,7 +165,7 @@ def test_no_page_may_run_or_load_what_is_from_elsewhere(pages):
     assert response.headers["Cache-Control"] == "no-store"
     assert not re.search(r"(src|href)=\"https?://", response.text)
     assert "style=" not in response.text
-    for name in ("console.css", "theme.js", "icon.svg"):
+    for name in ("console.css", "frame.js", "icon.svg"):
         assert pages.get(f"/{name}").status_code == 200
 
 
@@ -161,6 +180,7 @@ def test_no_page_may_run_or_load_what_is_from_elsewhere(pages):
         ("/file?pipeline=well", 400),
         ("/file?pipeline=well&name=%00", 400),
         ("/nothing", 404),
+        ("/quarantine?pipeline=well&kind=%00", 400),
     ],
 )
 def test_an_error_is_a_page(show, path, status):

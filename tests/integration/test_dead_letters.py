@@ -86,8 +86,8 @@ def test_what_a_person_does_with_a_dead_letter_is_logged(board, logged):
         handed = take(board)
         board.nack(handed, "poison")
 
-    redrive(board._engine, "events", handed.id)
-    abandon(board._engine, "events", handed.id)
+    redrive(board._engine, "events", handed.id, by="ann")
+    abandon(board._engine, "events", handed.id, by="ann")
 
     found = {"pipeline": "events", "batch": BATCH, "delivery": handed.id}
     assert logged.one("delivery_redelivered") == {**found, "tries": 2}

@@ -165,13 +165,13 @@ class Twins:
         self,
         number: int,
         state: State,
-        change: Callable[[Engine, str, DeliveryId], None],
+        change: Callable[..., None],
         in_model: Callable[[Board, DeliveryId], Board],
     ) -> None:
         there = [each.id for each in self.model.deliveries.values() if each.state is state]
         if there:
             chosen = there[number % len(there)]
-            change(self.engine, self.name, self.ids[chosen])
+            change(self.engine, self.name, self.ids[chosen], by="ann")
             self.model = in_model(self.model, chosen)
 
     # Comparisons.
@@ -322,9 +322,9 @@ class StagedTwins(Twins):
         chosen = there[number % len(there)] if there else None
         if chosen in self.in_batch:
             with pytest.raises(SettingRefused, match="a delivery of no running batch"):
-                redrive(self.engine, self.name, self.ids[chosen])
+                redrive(self.engine, self.name, self.ids[chosen], by="ann")
         elif chosen is not None:
-            redrive(self.engine, self.name, self.ids[chosen])
+            redrive(self.engine, self.name, self.ids[chosen], by="ann")
             self.model = machine.abandon(self.model, chosen)
 
 

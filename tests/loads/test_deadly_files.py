@@ -145,7 +145,7 @@ def test_a_file_that_killed_its_worker_is_loaded_when_it_is_delivered_again(load
     load_by(loads, Mortals(reading=["b.jsonl"]))
     ((dead, *_),) = loads.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
 
-    redrive(loads.engine, "events", dead)
+    redrive(loads.engine, "events", dead, by="ann")
     report = load_by(loads, Mortals())
 
     assert (report.loaded, loads.rows(), dead_letters(loads)) == (1, [0, 1, 2], {})

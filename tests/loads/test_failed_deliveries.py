@@ -55,7 +55,7 @@ def test_a_poison_chunk_is_tried_a_fixed_number_of_times_then_set_aside_and_load
     assert (loads.load().loaded, len(poison.tries)) == (0, 3)
     poison.is_mended = True
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
-    redrive(loads.engine, "events", number)
+    redrive(loads.engine, "events", number, by="ann")
     loads.load()
 
     assert loads.rows() == numbers
@@ -90,7 +90,7 @@ def test_a_delivery_that_is_given_up_is_planned_again(loads, monkeypatch):
     poison.is_mended = True
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
 
-    abandon(loads.engine, "events", number)
+    abandon(loads.engine, "events", number, by="ann")
     report = loads.load()
 
     assert (report.loaded, loads.rows()) == (10, numbers)
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_or
     assert board.states() == ["dead"] * 3
     hidden.rename(loads.folder / "1.jsonl")
     for (number,) in loads.ask("SELECT delivery_id FROM onceload.delivery"):
-        redrive(loads.engine, "events", number)
+        redrive(loads.engine, "events", number, by="ann")
     loads.load()
     assert loads.rows() == numbers
     check_order(loads, Mode.KEY_SHARED)

@@ -187,7 +187,7 @@ def test_a_gap_that_a_session_holds_is_noted_and_one_that_nothing_holds_differs_
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE onceload.delivery SET state = 'dead'")
     dead = verified(loads)
-    abandon(loads.engine, "events", handed.claim.delivery_id)
+    abandon(loads.engine, "events", handed.claim.delivery_id, by="ann")
     lost = verified(loads)
 
     gap, number = f"{end} bytes [0,{end})", handed.claim.delivery_id
@@ -224,7 +224,7 @@ def test_a_gap_of_a_file_that_was_archived_is_named_beside_the_missing_file(load
     board.board.nack(handed, "too late")
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE onceload.delivery SET state = 'dead'")
-    abandon(loads.engine, "events", handed.claim.delivery_id)
+    abandon(loads.engine, "events", handed.claim.delivery_id, by="ann")
     (loads.folder / "a.jsonl").unlink()
 
     assert [kind for _, kind, _ in named(verified(loads))] == [Kind.FILE_MISSING, Kind.GAP]
@@ -303,7 +303,7 @@ def test_the_command_names_a_gap_and_says_what_to_do(loads, first_chunk_left, tm
     board.board.nack(handed, "too late")
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE onceload.delivery SET state = 'dead'")
-    abandon(loads.engine, "events", handed.claim.delivery_id)
+    abandon(loads.engine, "events", handed.claim.delivery_id, by="ann")
     lost = main(["verify", str(file)], environment)
     out, err = capsys.readouterr()
 
@@ -328,7 +328,7 @@ def test_a_load_that_was_given_up_at_its_last_try_leaves_a_gap_that_is_named(loa
     assert loads.rows() == [*range(110, 140)]
     aside = verified(loads)
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
-    abandon(loads.engine, "events", number)
+    abandon(loads.engine, "events", number, by="ann")
 
     assert (named(aside), list(notes(aside))) == ([], ["a.jsonl"])
     assert [kind for _, kind, _ in named(verified(loads))] == [Kind.GAP]

@@ -181,7 +181,7 @@ def test_a_dead_letter_of_before_an_edit_is_planned_again_and_not_redelivered(lo
 
     load_now(loads, below(loads, "*/*.jsonl", delivery=rules))
     with pytest.raises(NotFound):
-        redrive(loads.engine, "events", DeliveryId(dead))
+        redrive(loads.engine, "events", DeliveryId(dead), by="ann")
     load_now(loads, below(loads, "*/*.jsonl", delivery=rules))
 
     assert loads.rows() == [1, 2]

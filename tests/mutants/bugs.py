@@ -3844,8 +3844,8 @@ BUGS = (
     Bug(
         name="the console needs no token",
         file="onceload/console/standalone.py",
-        correct="        if not self.is_token(given):",
-        wrong="        if given and not self.is_token(given):",
+        correct="        if not hmac.compare_digest(given.encode(), self.cookie.encode()):",
+        wrong="        if given and not hmac.compare_digest(given.encode(), self.cookie.encode()):",
         tests=(f"{OF_PAGES}::test_without_the_token_there_is_nothing_to_see",),
     ),
     Bug(
@@ -3861,5 +3861,33 @@ BUGS = (
         correct="ledger.position >= halving.first",
         wrong="ledger.position > halving.first",
         tests=("tests/console/test_hours.py::test_each_commit_of_the_last_hours_counts_in_its_hour",),
+    ),
+    Bug(
+        name="the console reads a file that a name leads to out of the folder",
+        file="onceload/console/files.py",
+        correct='if root is None or ".." in producer.name.split("/"):',
+        wrong="if root is None:",
+        tests=(f"{OF_PAGES}::test_no_name_leads_out_of_the_folder",),
+    ),
+    Bug(
+        name="a rewind on the console deletes what was loaded after its question",
+        file="onceload/console/actions/jobs.py",
+        correct='    if position != asked.number("seen"):',
+        wrong='    if position < asked.number("seen"):',
+        tests=(f"{OF_ACTIONS}::test_a_rewind_of_another_position_than_was_shown_is_refused",),
+    ),
+    Bug(
+        name="the console discards records that its question has not counted",
+        file="onceload/console/actions/quarantine.py",
+        correct='return asked.number("seen") if asked.values.get("seen") else newest_id(asked.engine, asked.pipeline)',
+        wrong="return newest_id(asked.engine, asked.pipeline)",
+        tests=(f"{OF_ACTIONS}::test_records_that_came_after_the_question_are_not_discarded",),
+    ),
+    Bug(
+        name="a file that grows is never late",
+        file="onceload/lag.py",
+        correct="    if before is not None and before.position == position and before.waiting_since is not None:",
+        wrong="    if before is not None and before.position > position and before.waiting_since is not None:",
+        tests=("tests/console/test_lag.py::test_a_file_that_grows_waits_since_it_was_first_seen",),
     ),
 )

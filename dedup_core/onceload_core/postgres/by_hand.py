@@ -42,16 +42,16 @@ def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Descri
     return Described(delivery=found, spans=spans, failures=failures)
 
 
-def redrive(engine: Engine, pipeline: str, delivery_id: DeliveryId) -> None:
+def redrive(engine: Engine, pipeline: str, delivery_id: DeliveryId, *, by: str) -> None:
     """Reset the tries of a dead letter. One of a batch that is already published is planned again."""
     found = _change(engine, pipeline, delivery_id, Event.REDRIVE)
-    event("delivery_redelivered", **_logged(found))
+    event("delivery_redelivered", **_logged(found), by=by)
 
 
-def abandon(engine: Engine, pipeline: str, delivery_id: DeliveryId) -> None:
+def abandon(engine: Engine, pipeline: str, delivery_id: DeliveryId, *, by: str) -> None:
     """Give up a delivery, so that its spans are planned again."""
     found = _change(engine, pipeline, delivery_id, Event.ABANDON)
-    event("delivery_abandoned", **_logged(found))
+    event("delivery_abandoned", **_logged(found), by=by)
 
 
 def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, change: Event) -> dict[str, Any]:

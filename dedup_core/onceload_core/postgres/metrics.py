@@ -37,7 +37,7 @@ class MetricsReader:
     def look(self) -> Sequence[tuple[Record, Sums]]:
         """The current state and the sums of commits, for every pipeline."""
         with transaction(self._engine, "(any)", doing="reading metrics") as connection:
-            now = connection.execute(SQL["now"]).all()
+            now = connection.execute(SQL["now"], {"pipeline": None}).all()
             # A lower position means that the database was restored: count from zero, as for a counter reset.
             known = {
                 row.pipeline_id: self._sums[row.pipeline_id]
@@ -56,7 +56,7 @@ class MetricsReader:
         return dict(sums)
 
 
-def look_now(engine: Engine) -> Sequence[Record]:
-    """The current state of every pipeline, without the sums of its commits."""
+def look_now(engine: Engine, *, only: str | None = None) -> Sequence[Record]:
+    """The current state of every pipeline or of one, without the sums of its commits."""
     with transaction(engine, "(any)", doing="reading the state of all pipelines") as connection:
-        return connection.execute(SQL["now"]).all()
+        return connection.execute(SQL["now"], {"pipeline": only}).all()

@@ -27,7 +27,8 @@ SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producer
        audit.passed AS audit_passed,
        pipeline.paused_at IS NOT NULL AS paused, pipeline.paused_at, pipeline.paused_by, pipeline.pause_reason,
        board.waiting, board.held, board.staged, board.dead, board.redeliveries,
-       extract(epoch FROM clock_timestamp() - board.oldest_at) AS oldest_claim_age_s
+       extract(epoch FROM clock_timestamp() - board.oldest_at) AS oldest_claim_age_s,
+       extract(epoch FROM clock_timestamp() - board.oldest_unstaged_at) AS oldest_work_age_s
   FROM onceload.pipeline
   LEFT JOIN onceload.ledger AS last
          ON last.pipeline_id = pipeline.pipeline_id AND last.position = pipeline.position
@@ -42,7 +43,11 @@ SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producer
               coalesce(sum(greatest(tries - 1, 0)), 0) AS redeliveries,
               -- Without ended claims, which hold nothing, and dead letters, which wait for a person.
               min(offered_at) FILTER (WHERE state <> 'dead' AND (work IS NOT NULL OR deadline_at > clock_timestamp()))
-                  AS oldest_at
+                  AS oldest_at,
+              -- Of these, without what waits for its audit.
+              min(offered_at) FILTER (WHERE state <> 'dead' AND stage IS NULL
+                                        AND (work IS NOT NULL OR deadline_at > clock_timestamp())) AS oldest_unstaged_at
          FROM onceload.delivery
         WHERE delivery.pipeline_id = pipeline.pipeline_id AND state <> 'abandoned') AS board
+ WHERE CAST(:pipeline AS text) IS NULL OR pipeline.name = :pipeline
  ORDER BY pipeline.name;

@@ -11,6 +11,9 @@ from onceload.console.access import Access, Link
 from onceload.lag import Described
 from onceload_core.errors import SettingRefused, WrongUse
 
+#: Of the largest bigint.
+_DIGITS_MAX = 19
+
 
 @dataclass(eq=False)
 class NoPipelineFile(WrongUse):
@@ -49,7 +52,7 @@ class Asked:
 
     def number(self, name: str) -> int:
         given = self.values.get(name, "")
-        if not given.isdecimal() or int(given) >= 2**63:
+        if not given.isdecimal() or len(given) > _DIGITS_MAX or int(given) >= 2**63:
             raise SettingRefused(name, repr(given), "a whole number")
         return int(given)
 
@@ -73,6 +76,8 @@ class Question:
     #: What the button says; None if there is nothing to do.
     button: str | None
     field: Field | None = None
+    #: What the numbers were of, such as the position: the answer refuses anything else.
+    seen: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

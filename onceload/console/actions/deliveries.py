@@ -4,6 +4,7 @@ from onceload.console.access import Link
 from onceload.console.actions.asking import Action, Answer, Asked, Question
 from onceload.console.rendering import query
 from onceload.terminal import counted
+from onceload_core.delivery import State
 from onceload_core.errors import SettingRefused
 from onceload_core.names import DeliveryId
 from onceload_core.postgres import by_hand
@@ -24,7 +25,7 @@ def _ask_redeliver(asked: Asked) -> Question:
 
 def _redeliver(asked: Asked) -> Answer:
     number = _delivery(asked)
-    by_hand.redrive(asked.engine, asked.pipeline, number)
+    by_hand.redrive(asked.engine, asked.pipeline, number, by=asked.user)
     return Answer(sentences=(f"Dead letter {number} was redelivered. The next load retries it.",), link=_back(asked))
 
 
@@ -41,7 +42,7 @@ def _ask_abandon(asked: Asked) -> Question:
 
 def _abandon(asked: Asked) -> Answer:
     number = _delivery(asked)
-    by_hand.abandon(asked.engine, asked.pipeline, number)
+    by_hand.abandon(asked.engine, asked.pipeline, number, by=asked.user)
     words = f"Dead letter {number} was abandoned. The next load plans its records again."
     return Answer(sentences=(words,), link=_back(asked))
 
@@ -52,6 +53,8 @@ def _delivery(asked: Asked) -> DeliveryId:
     found = by_hand.describe(asked.engine, number, at_most=0).delivery
     if found["pipeline"] != asked.pipeline:
         raise SettingRefused("delivery", str(number), f"a delivery of pipeline {asked.pipeline}")
+    if found["state"] != State.DEAD:
+        raise SettingRefused(f"delivery {number}", f"one that is {found['state']}", "a dead letter")
     return number
 
 

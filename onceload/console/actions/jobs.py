@@ -1,13 +1,18 @@
 """Actions that take long: they start a job, which has a page of its own."""
 
+import glob
+from datetime import UTC, date, datetime
 from typing import Literal
 
 from onceload.console.access import Job
-from onceload.console.actions.asking import Action, Answer, Asked, Question
+from onceload.console.actions.asking import Action, Answer, Asked, Field, Question
 from onceload.contradictions import against_replacing
+from onceload.pipeline_file import placeholders
+from onceload.placeholders import GIVEN
 from onceload.recoveries import rewind_in_words
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
+from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.pausing import find_pause
 from onceload_jobs.recover.rewind import rewind
 
@@ -33,17 +38,16 @@ def _ask_load(asked: Asked) -> Question:
         title="Load",
         sentences=(f"The new records of {which} are loaded. Records that are already loaded are skipped.",),
         button="Load",
+        field=_day_field(asked),
     )
 
 
 def _load(asked: Asked) -> Answer:
-    return _start(asked, "backfill", mode="missing", files=_files(asked))
+    return _start(asked, "backfill", mode="missing", files=_files(asked), **_day(asked))
 
 
 def _ask_replace(asked: Asked) -> Question:
-    (file,) = _files(asked) or [""]
-    if not file:
-        raise SettingRefused("file", "no file", "the name of a file")
+    file = _file(asked)
     title = f"Replace the rows of {file}"
     if why := list(against_replacing(asked.file.declared)):
         sentences = (f"This pipeline cannot replace the rows of a file: {'; '.join(why)}.",)
@@ -57,11 +61,12 @@ def _ask_replace(asked: Asked) -> Question:
             "If the file has no good record now, nothing is changed.",
         ),
         button="Replace",
+        field=_day_field(asked),
     )
 
 
 def _replace(asked: Asked) -> Answer:
-    return _start(asked, "backfill", mode="replace", files=_files(asked))
+    return _start(asked, "backfill", mode="replace", files=[glob.escape(_file(asked))], **_day(asked))
 
 
 def _ask_rewind(asked: Asked) -> Question:
@@ -82,10 +87,15 @@ def _ask_rewind(asked: Asked) -> Question:
         "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
         "exists are lost for good."
     )
-    return Question(title=title, sentences=tuple(sentences), button="Rewind")
+    seen = int(PostgresLedger(asked.engine).position(asked.pipeline))
+    return Question(title=title, sentences=tuple(sentences), button="Rewind", seen=seen)
 
 
 def _rewind(asked: Asked) -> Answer:
+    position = int(PostgresLedger(asked.engine).position(asked.pipeline))
+    if position != asked.number("seen"):
+        found = f"position {position:,}, and the question was about position {asked.number('seen'):,}"
+        raise SettingRefused("this rewind", found, "a question about the current position (ask again)")
     return _start(asked, "recover", what="rewind", position=asked.number("position"))
 
 
@@ -107,7 +117,32 @@ def _paused(asked: Asked, *, title: str) -> Question | None:
 
 
 def _files(asked: Asked) -> list[str]:
-    return [asked.values["file"]] if asked.values.get("file") else []
+    # A name is taken as it is, and not as a pattern of names.
+    return [glob.escape(asked.values["file"])] if asked.values.get("file") else []
+
+
+def _file(asked: Asked) -> str:
+    """Without a name, all files would be meant."""
+    if not asked.values.get("file"):
+        raise SettingRefused("file", "no file", "the name of a file")
+    return asked.values["file"]
+
+
+def _day_field(asked: Asked) -> Field | None:
+    """The day to load, if a run loads the files of one day."""
+    is_asked = asked.access.loads_by_day and set(placeholders(asked.file.path)) & set(GIVEN)
+    return Field(name="day", label="Day (YYYY-MM-DD)", value=f"{datetime.now(UTC):%Y-%m-%d}") if is_asked else None
+
+
+def _day(asked: Asked) -> dict[str, str]:
+    if _day_field(asked) is None:
+        return {}
+    day = asked.values.get("day", "")
+    try:
+        date.fromisoformat(day)
+    except ValueError as error:
+        raise SettingRefused("day", repr(day), "a day such as 2026-03-01") from error
+    return {"first_day": day, "last_day": day}
 
 
 def _start(asked: Asked, kind: Literal["backfill", "recover", "verify", "snapshot"], **params: object) -> Answer:

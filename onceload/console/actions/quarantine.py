@@ -1,9 +1,11 @@
 """Fix, retry and discard quarantined records."""
 
+from dataclasses import replace
+
 from onceload import settling
 from onceload.console.access import Link
-from onceload.console.actions.asking import Action, Answer, Asked, Field, Question
-from onceload.console.quarantine import ids_of_kind
+from onceload.console.actions.asking import Action, Answer, Asked, Field, NoPipelineFile, Question
+from onceload.console.quarantine import check_size, ids_of_kind, newest_id
 from onceload.console.rendering import query
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
@@ -75,6 +77,7 @@ def _editable(asked: Asked) -> tuple[KeptRecord, str]:
 def _ask_retry(asked: Asked) -> Question:
     chosen = _chosen(asked)
     return _question(
+        asked,
         chosen,
         f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be read again with the current "
         "pipeline file.",
@@ -93,6 +96,7 @@ def _retry(asked: Asked) -> Answer:
 def _ask_discard(asked: Asked) -> Question:
     chosen = _chosen(asked)
     return _question(
+        asked,
         chosen,
         f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be marked as discarded.",
         "They will not be loaded. Their bytes are kept, and the ledger records your name. Only a rewind to a position "
@@ -119,20 +123,29 @@ def _chosen(asked: Asked) -> Chosen:
         ids = (QuarantineId(asked.number("id")),)
     elif kind is not None:
         # Other reasons may contain this one as a part.
-        ids = ids_of_kind(asked.engine, asked.pipeline, kind, at_most=_RECORDS_MAX)
+        column, seen = asked.values.get("column") or None, _seen(asked)
+        ids = ids_of_kind(asked.engine, asked.pipeline, kind, column=column, seen=seen, at_most=_RECORDS_MAX)
     selection = Selection(pipeline=asked.pipeline, ids=ids, file=file)
     if not selection.is_narrow:
         raise SettingRefused("this action", "no choice of records", "a record, a reason or a file")
-    return choose(asked.engine, selection, at_most=_RECORDS_MAX)
+    chosen = choose(asked.engine, selection, at_most=_RECORDS_MAX)
+    held = tuple(record for record in chosen.held if record.quarantine_id <= _seen(asked))
+    check_size(held)
+    return replace(chosen, held=held)
 
 
-def _question(chosen: Chosen, *sentences: str, title: str, button: str) -> Question:
+def _seen(asked: Asked) -> int:
+    """The newest record that the question counted; records that came later were not confirmed."""
+    return asked.number("seen") if asked.values.get("seen") else newest_id(asked.engine, asked.pipeline)
+
+
+def _question(asked: Asked, chosen: Chosen, *sentences: str, title: str, button: str) -> Question:
     if not chosen.held:
         nothing = "No such record is in quarantine. It may have been retried or discarded already."
         return Question(title=title, sentences=(nothing,), button=None)
     rest = len(chosen.held) == _RECORDS_MAX
     more = ("These are the oldest 10,000. Repeat the action for the rest.",) if rest else ()
-    return Question(title=title, sentences=(*sentences, *more), button=button)
+    return Question(title=title, sentences=(*sentences, *more), button=button, seen=_seen(asked))
 
 
 def _which(asked: Asked) -> str:
@@ -147,6 +160,9 @@ def _which(asked: Asked) -> str:
 def _declared(asked: Asked) -> Declared:
     """The pipeline file; refused if it would change the meaning of loaded data."""
     declared = read_pipeline(asked.file.path, offered=dict.fromkeys(GIVEN, "0"), needs_source=False)
+    if declared.name != asked.pipeline:
+        # It was renamed since it was listed.
+        raise NoPipelineFile(asked.pipeline)
     PostgresLedger(asked.engine).find_version(pipeline_with_declaration(declared))
     return declared
 

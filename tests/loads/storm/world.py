@@ -311,7 +311,7 @@ class World:
         with suppress(OnceloadError):
             for found in list_deliveries(self.engine, self.name, state=State.DEAD, at_most=100):
                 number = DeliveryId(int(str(found["delivery"])))
-                self._tried(partial(change, self.engine, self.name, number))
+                self._tried(partial(change, self.engine, self.name, number, by="ann"))
 
     def _maintain(self) -> None:
         tidy(self.engine, self.name)
