@@ -15,10 +15,10 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from onceload_core.errors import NotASpan, SettingRefused, SnapshotDamaged
+from onceload_core.errors import SettingRefused, SnapshotDamaged
 from onceload_core.names import Position, ProducerId
 from onceload_core.replay import Condition, ProducerState, Snapshot
-from onceload_core.spans import SpanSet
+from onceload_core.spans import NotASpan, SpanSet
 
 FORMAT = "onceload-snapshot"
 VERSION = 1

@@ -226,15 +226,6 @@ class UpgradeUnfinished(CallAgain):
 
 
 @dataclass(eq=False)
-class NotASpan(WrongUse):
-    found: str
-    expected: str
-
-    def __str__(self) -> str:
-        return f"{self.found} is not a span of sequence ids. Nothing was changed. Expected {self.expected}."
-
-
-@dataclass(eq=False)
 class NotFound(WrongUse):
     what: str
     name: str

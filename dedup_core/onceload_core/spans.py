@@ -9,12 +9,21 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from onceload_core.errors import NotASpan
+from onceload_core.errors import WrongUse
 
 #: One past the last sequence id: the end of a half-open range must fit into an int8.
 SEQUENCE_END = 2**63 - 1
 
 _SPAN_TEXT = re.compile(r"\[(\d+),(\d+)\)")
+
+
+@dataclass(eq=False)
+class NotASpan(WrongUse):
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.found} is not a span of sequence ids. Nothing was changed. Expected {self.expected}."
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceload_core.errors import NotASpan, SettingRefused
+from onceload_core.errors import SettingRefused
 from onceload_core.names import ProducerId
 from onceload_core.ports import Advance, QuarantinedRecord
 from onceload_core.replay import Condition
-from onceload_core.spans import Span, SpanSet
+from onceload_core.spans import NotASpan, Span, SpanSet
 from onceload_jobs.batch.job import Replacement
 from onceload_jobs.batch.kept import PublishInput
 from onceload_jobs.files.notes import Note

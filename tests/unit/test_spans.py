@@ -4,8 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onceload_core.errors import NotASpan
-from onceload_core.spans import SEQUENCE_END, Span, SpanSet
+from onceload_core.spans import SEQUENCE_END, NotASpan, Span, SpanSet
 
 
 @st.composite
