@@ -21,6 +21,21 @@ class _Console:
         await self._app(*request)
 
 
+class _WithSlash:
+    """Leads from the address of the console without its last slash to the console: Airflow's own page takes it else."""
+
+    def __init__(self, app: Any) -> None:  # noqa: ANN401 - as ASGI has it.
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - as ASGI has it.
+        answer = self._app
+        if scope["type"] == "http" and scope["path"] == scope.get("root_path", "") + _PREFIX:
+            from starlette.responses import RedirectResponse
+
+            answer = RedirectResponse(f"{scope['path']}/")
+        await answer(scope, receive, send)
+
+
 def _view(destination: str, path: str, *, route: str) -> dict[str, Any]:
     return {
         "name": "Onceload",
@@ -37,6 +52,9 @@ def _view(destination: str, path: str, *, route: str) -> dict[str, Any]:
 class OnceloadPlugin(AirflowPlugin):
     name = "onceload"
     fastapi_apps = [{"app": _Console(), "url_prefix": _PREFIX, "name": "Onceload"}]  # noqa: RUF012 - Airflow's way.
+    fastapi_root_middlewares = [  # noqa: RUF012 - Airflow's way.
+        {"middleware": _WithSlash, "args": [], "kwargs": {}, "name": "Onceload"}
+    ]
     external_views = [  # noqa: RUF012 - Airflow's way.
         _view("nav", "", route="onceload"),
         _view("dag", "of/{DAG_ID}", route="onceload-dag"),

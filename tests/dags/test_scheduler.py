@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from urllib.request import Request, urlopen
 
 import psutil
@@ -21,6 +21,7 @@ import pytest
 from onceload import stack
 from onceload.airflow_api import AirflowApi
 from onceload_core.errors import SettingRefused
+from tests.console.browser import CHROMIUM, Watched, chromium
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
 from tests.ports import free_port
@@ -43,7 +44,7 @@ expectations:
     kwargs: {column: n, min_value: 0}
 """
 SECRET = "very-secret-8812"
-NAMES = ("readings", "others", "shown", "told", "pair_one", "pair_two")
+NAMES = ("readings", "others", "seen", "shown", "told", "pair_one", "pair_two")
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
 #: DAGs of a user's own.
 WAITING = """\
@@ -371,6 +372,70 @@ def test_a_page_of_the_console_leads_to_the_login(running, path):
 def test_a_user_who_has_not_logged_in_sees_nothing(running, path, code):
     with pytest.raises(OSError, match=code), urlopen(running.address + path, timeout=30):
         pass
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with chromium() as browser:
+        yield browser
+
+
+@contextmanager
+def logged_in(running, browser) -> Iterator[Watched]:
+    with Watched.opened(browser) as watched:
+        page = watched.page
+        page.goto(f"{running.address}/onceload/")
+        # The console leads to Airflow's login, and from there back.
+        page.get_by_label("Username").fill(running.user)
+        page.get_by_label("Password").fill(running.password)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/onceload/**")
+        yield watched
+
+
+def test_the_console_in_airflows_page_fixes_a_record_and_approves_a_rewind(running, landing, browser):
+    api = Api.of(running)
+    api.until_it_knows("ingest__seen", "recover")
+    (landing / "seen" / "a.jsonl").write_text('{"n": 1}\n')
+    api.run("ingest__seen", "first")
+    (landing / "seen" / "b.jsonl").write_text('{"n": 2}\n{"n": "x"}\n')
+    api.run("ingest__seen", "second")
+
+    with logged_in(running, browser) as watched:
+        page = watched.page
+        page.goto(f"{running.address}/")
+        page.get_by_role("link", name="Onceload").click()
+        console = page.frame_locator("iframe")
+        console.get_by_role("link", name="seen", exact=True).click()
+        console.get_by_role("link", name="Quarantine").click()
+        console.get_by_role("link", name="Fix").click()
+        console.get_by_label("The record").fill('{"n": 3}')
+        console.get_by_role("button", name="Load the fixed record").click()
+        console.get_by_text("1 record loaded").wait_for()
+        assert rows_of(running.dsn, "seen") == [1, 2, 3]
+
+        console.get_by_role("link", name="Timeline").click()
+        console.locator("tr", has_text="first").get_by_role("link", name="Rewind to before this").click()
+        console.get_by_text("would be rolled back").wait_for()
+        console.get_by_role("button", name="Rewind").click()
+        # Airflow's page itself changes, and not the one in the frame.
+        console.get_by_role("link", name="The run of the DAG recover").click()
+        page.wait_for_url("**/dags/recover/runs/**")
+        run_id = unquote(urlsplit(page.url).path.split("/runs/")[1].split("/")[0])
+        api.asked("recover", run_id, "approve")
+        page.goto(f"{running.address}/dags/recover/runs/{quote(run_id)}/tasks/approve/required_actions")
+        page.get_by_role("button", name="Approve").click()
+        states = api.ended("recover", run_id)
+
+    assert states["apply"] == "success"
+    assert rows_of(running.dsn, "seen") == [1, 2]
+    assert execute(running.dsn, "SELECT session FROM onceload.ledger WHERE kind = 'retry'")[0][0].endswith("by admin")
+
+
+def rows_of(dsn: str, table: str) -> list[int]:
+    return [n for (n,) in execute(dsn, f"SELECT n FROM public.{table} ORDER BY n")]
 
 
 def test_everything_listens_on_this_machine_alone(running):
