@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -39,6 +40,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pictures", type=Path, help="write the pictures of the console for the docs into this folder")
     parser.addoption("--test-seconds-max", type=float, help="fail if a test takes longer, without its fixtures")
 
 
