@@ -185,7 +185,7 @@ CREATE TABLE onceload.ledger (
     CONSTRAINT ledger_counts_are_not_negative CHECK (
         loaded >= 0 AND duplicate >= 0 AND quarantined >= 0 AND filtered >= 0 AND bytes >= 0)
 );
-CREATE INDEX commits_of_a_batch ON onceload.ledger (pipeline_id, batch);
+CREATE INDEX commits_of_a_batch ON onceload.ledger (pipeline_id, batch, position);
 CREATE INDEX ledger_rewinds ON onceload.ledger (pipeline_id, position) WHERE kind = 'rewind';
 
 -- The commits that are in force: all but those that a later rewind rolled back.

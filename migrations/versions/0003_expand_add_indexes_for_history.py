@@ -11,7 +11,7 @@ branch_labels = None
 depends_on = None
 
 CHANGE = """
-CREATE INDEX commits_of_a_batch ON onceload.ledger (pipeline_id, batch);
+CREATE INDEX commits_of_a_batch ON onceload.ledger (pipeline_id, batch, position);
 CREATE INDEX receipts_of_a_file ON onceload.ledger_span (producer_id, position) WHERE records > 0;
 """
 
