@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from onceload.console.access import Job, Link
-from onceload.console.actions.asking import NoPipelineFile
+from onceload.console.actions.asking import no_pipeline_file
 from onceload.console.app import make_app
 from onceload.console.rendering import rendered
 from onceload.console.running import Jobs
@@ -78,7 +78,7 @@ class TokenAccess:
     def start(self, request: Request, job: Job, described: Described | None) -> Link:
         del request
         if described is None:
-            raise NoPipelineFile(job.pipeline)
+            raise no_pipeline_file(job.pipeline)
         self.jobs.start(job, described)
         return Link(address="jobs", words="The jobs of this console")
 

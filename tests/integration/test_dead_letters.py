@@ -90,5 +90,5 @@ def test_what_a_person_does_with_a_dead_letter_is_logged(board, logged):
     abandon(board._engine, "events", handed.id, by="ann")
 
     found = {"pipeline": "events", "batch": BATCH, "delivery": handed.id}
-    assert logged.one("delivery_redelivered") == {**found, "tries": 2}
-    assert logged.one("delivery_abandoned") == {**found, "tries": 0}
+    assert logged.one("delivery_redelivered") == {**found, "tries": 2, "by": "ann"}
+    assert logged.one("delivery_abandoned") == {**found, "tries": 0, "by": "ann"}

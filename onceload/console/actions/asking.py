@@ -9,22 +9,18 @@ from sqlalchemy import Engine
 
 from onceload.console.access import Access, Link
 from onceload.lag import Described
-from onceload_core.errors import SettingRefused, WrongUse
+from onceload_core.errors import SettingRefused
 
 #: Of the largest bigint.
 _DIGITS_MAX = 19
 
 
-@dataclass(eq=False)
-class NoPipelineFile(WrongUse):
-    pipeline: str
-
-    def __str__(self) -> str:
-        return (
-            f"there is no file of pipeline {self.pipeline} in the folder of pipeline files. Nothing was changed. Set "
-            "the folder with `onceload ui --pipelines FOLDER`, or with ONCELOAD_PIPELINES under Airflow. A new file is "
-            "found within a minute"
-        )
+def no_pipeline_file(pipeline: str) -> SettingRefused:
+    expected = (
+        "its file in the folder of pipeline files (`onceload ui --pipelines FOLDER`, or ONCELOAD_PIPELINES under "
+        "Airflow; a new file is found within a minute)"
+    )
+    return SettingRefused("this action", f"no file of pipeline {pipeline}", expected)
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Asked:
     @property
     def file(self) -> Described:
         if self.described is None:
-            raise NoPipelineFile(self.pipeline)
+            raise no_pipeline_file(self.pipeline)
         return self.described
 
     def number(self, name: str) -> int:

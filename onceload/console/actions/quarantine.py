@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from onceload import settling
 from onceload.console.access import Link
-from onceload.console.actions.asking import Action, Answer, Asked, Field, NoPipelineFile, Question
+from onceload.console.actions.asking import Action, Answer, Asked, Field, Question, no_pipeline_file
 from onceload.console.quarantine import check_size, ids_of_kind, newest_id
 from onceload.console.rendering import query
 from onceload.pipeline_file import read_pipeline
@@ -162,7 +162,7 @@ def _declared(asked: Asked) -> Declared:
     declared = read_pipeline(asked.file.path, offered=dict.fromkeys(GIVEN, "0"), needs_source=False)
     if declared.name != asked.pipeline:
         # It was renamed since it was listed.
-        raise NoPipelineFile(asked.pipeline)
+        raise no_pipeline_file(asked.pipeline)
     PostgresLedger(asked.engine).find_version(pipeline_with_declaration(declared))
     return declared
 
