@@ -68,6 +68,7 @@ def upgraded_to_the_next_release(loads, tmp_path, monkeypatch):
     return revisions
 
 
+@pytest.mark.long
 def test_loads_of_the_release_before_go_on_through_an_upgrade_and_after_it(loads, consume, tmp_path, monkeypatch):
     loads.write("a.jsonl", "".join(map(line, range(ROWS))))
     begun = consume("begun")
