@@ -42,8 +42,8 @@ SELECT kind.records, kind.column_name AS column, kind.reason, kind.example_id, e
  ORDER BY kind.records DESC, kind.example_id;
 
 -- name: root
--- The folder that the names of text files are relative to. Records of other files are numbered, and a producer that records
--- name is not a file.
+-- The folder that the names of text files are relative to. Records of other files are numbered, and a producer that
+-- records name is not a file.
 SELECT declaration.terms ->> 'source.root' FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version)
  WHERE pipeline.name = :pipeline AND declaration.terms ->> 'source.format' NOT IN ('parquet', 'orc', 'avro', 'json')
    AND coalesce(declaration.terms ->> 'producer', '') = '';

@@ -71,6 +71,8 @@ def _replace(asked: Asked) -> Answer:
 
 def _ask_rewind(asked: Asked) -> Question:
     to = Position(asked.number("position"))
+    # Before the numbers, so that no commit is in neither.
+    seen = int(PostgresLedger(asked.engine).position(asked.pipeline))
     found = rewind(asked.file.declared, asked.engine, to=to, dry_run=True)
     title, sentences = f"Rewind to position {to:,}", rewind_in_words(found).splitlines()
     if not found.entries:
@@ -87,7 +89,6 @@ def _ask_rewind(asked: Asked) -> Question:
         "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
         "exists are lost for good."
     )
-    seen = int(PostgresLedger(asked.engine).position(asked.pipeline))
     return Question(title=title, sentences=tuple(sentences), button="Rewind", seen=seen)
 
 

@@ -75,10 +75,10 @@ def _editable(asked: Asked) -> tuple[KeptRecord, str]:
 
 
 def _ask_retry(asked: Asked) -> Question:
-    chosen = _chosen(asked)
+    chosen, seen = _chosen(asked)
     return _question(
-        asked,
         chosen,
+        seen,
         f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be read again with the current "
         "pipeline file.",
         "Those that are valid now are loaded in one commit. The others stay in quarantine.",
@@ -88,16 +88,16 @@ def _ask_retry(asked: Asked) -> Question:
 
 
 def _retry(asked: Asked) -> Answer:
-    chosen = _chosen(asked)
+    chosen, _ = _chosen(asked)
     report = settling.retry(asked.engine, _declared(asked), chosen.held, fixed={}, by=asked.user)
     return _answer(asked, report)
 
 
 def _ask_discard(asked: Asked) -> Question:
-    chosen = _chosen(asked)
+    chosen, seen = _chosen(asked)
     return _question(
-        asked,
         chosen,
+        seen,
         f"{counted(len(chosen.held), 'record')} in quarantine {_which(asked)}would be marked as discarded.",
         "They will not be loaded. Their bytes are kept, and the ledger records your name. Only a rewind to a position "
         "before this undoes it.",
@@ -107,7 +107,7 @@ def _ask_discard(asked: Asked) -> Question:
 
 
 def _discard(asked: Asked) -> Answer:
-    chosen = _chosen(asked)
+    chosen, _ = _chosen(asked)
     if not chosen.held:
         return Answer(sentences=("No such record is in quarantine. Nothing was changed.",), link=_back(asked))
     position = settling.discard(asked.engine, asked.pipeline, chosen.held, by=asked.user)
@@ -115,23 +115,23 @@ def _discard(asked: Asked) -> Answer:
     return Answer(sentences=(words,), link=_back(asked))
 
 
-def _chosen(asked: Asked) -> Chosen:
-    """The records that the address selects: one by its id, or those with a kind of reason or of a file."""
-    kind, file = asked.values.get("kind") or None, asked.values.get("file") or None
+def _chosen(asked: Asked) -> tuple[Chosen, int]:
+    """The records that the address selects, by id, kind of reason or file, and the newest one that was looked at."""
+    kind, file, seen = asked.values.get("kind") or None, asked.values.get("file") or None, _seen(asked)
     ids: tuple[QuarantineId, ...] | None = None
     if asked.values.get("id"):
         ids = (QuarantineId(asked.number("id")),)
     elif kind is not None:
         # Other reasons may contain this one as a part.
-        column, seen = asked.values.get("column") or None, _seen(asked)
+        column = asked.values.get("column") or None
         ids = ids_of_kind(asked.engine, asked.pipeline, kind, column=column, seen=seen, at_most=_RECORDS_MAX)
     selection = Selection(pipeline=asked.pipeline, ids=ids, file=file)
     if not selection.is_narrow:
         raise SettingRefused("this action", "no choice of records", "a record, a reason or a file")
     chosen = choose(asked.engine, selection, at_most=_RECORDS_MAX)
-    held = tuple(record for record in chosen.held if record.quarantine_id <= _seen(asked))
+    held = tuple(record for record in chosen.held if record.quarantine_id <= seen)
     check_size(held)
-    return replace(chosen, held=held)
+    return replace(chosen, held=held), seen
 
 
 def _seen(asked: Asked) -> int:
@@ -139,13 +139,13 @@ def _seen(asked: Asked) -> int:
     return asked.number("seen") if asked.values.get("seen") else newest_id(asked.engine, asked.pipeline)
 
 
-def _question(asked: Asked, chosen: Chosen, *sentences: str, title: str, button: str) -> Question:
+def _question(chosen: Chosen, seen: int, *sentences: str, title: str, button: str) -> Question:
     if not chosen.held:
         nothing = "No such record is in quarantine. It may have been retried or discarded already."
         return Question(title=title, sentences=(nothing,), button=None)
     rest = len(chosen.held) == _RECORDS_MAX
     more = ("These are the oldest 10,000. Repeat the action for the rest.",) if rest else ()
-    return Question(title=title, sentences=(*sentences, *more), button=button, seen=_seen(asked))
+    return Question(title=title, sentences=(*sentences, *more), button=button, seen=seen)
 
 
 def _which(asked: Asked) -> str:
