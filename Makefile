@@ -28,8 +28,8 @@ dist: setup ## Build the wheel, the sdist, and the list of the locked packages (
 # The tests start hundreds of processes. Without bytecode, each of them would compile the modules again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE .venv/bin/pytest --durations 15
 
-test: setup ## Run all but the long tests, three at a time (ARGS=... goes to pytest)
-	$(PYTEST) --numprocesses 3 --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
+test: setup ## Run all but the long tests, four at a time (ARGS=... goes to pytest)
+	$(PYTEST) --numprocesses 4 --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
 
 test-rest: setup ## Run the long tests: the whole of Airflow, clusters, many loads at once, the other Postgres
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)

@@ -23,8 +23,10 @@ _VERSION_MIN = 14
 _MEMORY_BYTES_MIN = 4 * 2**30
 #: Whenever a database is dropped, the server goes through all of its buffers.
 _FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
-#: Databases to drop, by server. Postgres waits 100 ms for each whose last connection has only just been closed.
+#: Databases to drop, by server, oldest first, and how many of them stay. Postgres waits 100 ms for each whose last
+#: connection has only just been closed.
 _USED: dict[str, list[str]] = {}
+_USED_MAX = 4
 
 
 @contextmanager
@@ -75,12 +77,13 @@ def temporary_server_with_icu(version: int) -> Iterator[str]:
 
 @contextmanager
 def temporary_database(server_dsn: str, *, template: str | None = None) -> Iterator[str]:
-    """A fresh database, empty or a copy of the template, dropped with all its connections when the next is made."""
+    """A fresh database, empty or a copy of the template, dropped with its connections when others have been made."""
     name = f"test_{uuid.uuid4().hex}"
     with closing(psycopg2.connect(server_dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
-        for used in _USED.pop(server_dsn, ()):
-            cursor.execute(f"DROP DATABASE {used} WITH (FORCE)")
+        used = _USED.setdefault(server_dsn, [])
+        while len(used) > _USED_MAX:
+            cursor.execute(f"DROP DATABASE {used.pop(0)} WITH (FORCE)")
         cursor.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template} STRATEGY file_copy" if template else ""))
     try:
         yield server_dsn.replace("/postgres?", f"/{name}?")

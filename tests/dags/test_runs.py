@@ -337,6 +337,7 @@ except AirflowFailException as error:
 """
 
 
+@pytest.mark.long
 def test_days_for_which_there_are_no_runs_are_reported(airflow, dsn, tmp_path):
     for day in ("2026-03-01", "2026-03-02", "undated"):
         write(tmp_path, day, '{"n": 1, "amount": "1.5"}')

@@ -70,6 +70,7 @@ def reported(tmp_path, dsn):
     return {task: said for task, _, said in told}
 
 
+@pytest.mark.long
 def test_a_report_is_about_the_files_and_the_fields_of_its_own_pipeline(reported):
     of_customers, of_orders = reported["report_customers"], reported["report_orders"]
 

@@ -319,7 +319,7 @@ def test_a_retry_at_any_word_of_a_replacement_brings_no_record_twice(stand: Stan
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param(each, marks=[] if each < 4 else pytest.mark.long) for each in range(_SHARES)]
+    "share", [pytest.param(each, marks=[] if each < 2 else pytest.mark.long) for each in range(_SHARES)]
 )
 def test_each_record_is_there_as_often_as_it_should_be_whatever_happens(stand: Stand, share: int):
     """The same sequences with every change, so that it is the change that fails; campaigns draw others."""
