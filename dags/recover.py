@@ -46,6 +46,13 @@ with DAG(
             "which is faster but does not find older damage. rewind: the position to go back to; empty: that of the "
             "latest snapshot; 0: before the first load.",
         ),
+        "expected_position": Param(
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            description="rewind: the position that the pipeline should be at; if something has committed since, the "
+            "run fails and nothing is changed. Empty: not checked.",
+        ),
         "accept_differences": Param(
             default=False,
             type="boolean",

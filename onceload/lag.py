@@ -20,6 +20,8 @@ from onceload_jobs.plan.plan import Plan, make_plan
 
 #: Replaces the date, because placeholder values must not contain wildcards.
 _ANY_DAY = "onceload-any-day"
+#: The longest wait is remembered for so many hours.
+HOURS = 48
 #: As many of the files that need a person are kept by name.
 _NOTES_MAX = 100
 
@@ -79,6 +81,9 @@ class Behind:
     failed: dict[str, Unknown] = field(default_factory=dict)
     #: The pipeline files that can be read, by the name of the pipeline.
     described: dict[str, Described] = field(default_factory=dict)
+    #: By the name of the pipeline and the hour since 1970: the longest time, in seconds, for which files had waited
+    #: when they were listed. Hours without a listing are missing.
+    waits: dict[str, dict[int, float]] = field(default_factory=dict)
     _before: dict[str, _Seen] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -94,8 +99,10 @@ class Behind:
         self.described = described
         for name, each in described.items():
             try:
+                lag = self._lag_of(each.declared)
                 # As soon as it is known, because others may take long.
-                self.seen = {**self.seen, name: (time.monotonic(), self._lag_of(each.declared))}
+                self.seen = {**self.seen, name: (time.monotonic(), lag)}
+                self._remember(name, lag)
             except (OnceloadError, OSError, ValueError) as error:
                 failed[name] = Unknown(reason=str(error), is_of_file=False)
         self._report(failed)
@@ -121,6 +128,13 @@ class Behind:
             refused=len(refused),
             notes=tuple(refused[:_NOTES_MAX]),
         )
+
+    def _remember(self, name: str, lag: Lag) -> None:
+        now = time.time()
+        hour = int(now // 3600)
+        kept = {each: waited for each, waited in self.waits.get(name, {}).items() if each > hour - HOURS}
+        waited = 0.0 if lag.waiting_since is None else now - lag.waiting_since
+        self.waits[name] = kept | {hour: max(waited, kept.get(hour, 0.0))}
 
     def _report(self, failed: Mapping[str, Unknown]) -> None:
         for name, unknown in failed.items():

@@ -266,11 +266,16 @@ class Pipeline(_Described):
         self,
         *,
         position: int | None = None,
+        expected_position: int | None = None,
         dry_run: bool = False,
         accepts_differences: bool = False,
         on_progress: Callable[[str], None] | None = None,
     ) -> "Rewind":
-        """Delete rows and state after a position, by default that of the latest snapshot, to load them again."""
+        """Delete rows and state after a position, by default that of the latest snapshot, to load them again.
+
+        With the position of a dry run as the expected one, a commit since then is not rolled back unseen: nothing is
+        changed.
+        """
         from onceload_jobs.recover.rewind import rewind
 
         with open_database(self.settings) as engine:
@@ -278,6 +283,7 @@ class Pipeline(_Described):
                 self.declared,
                 engine,
                 to=None if position is None else Position(position),
+                expected=None if expected_position is None else Position(expected_position),
                 dry_run=dry_run,
                 differences_accepted=accepts_differences,
                 on_progress=on_progress,

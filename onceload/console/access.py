@@ -73,3 +73,6 @@ class Access(Protocol):
 
     def dag(self, pipeline: str) -> Link | None:
         """The page of the pipeline's DAG."""
+
+    def readers(self, request: Request, table: str) -> list[Link]:
+        """What follows a load of this table: its asset in Airflow, and the DAGs that the asset starts."""

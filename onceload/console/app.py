@@ -71,6 +71,7 @@ def _add_pages(app: FastAPI, pages: Pages, access: Access) -> None:
         "/declaration": pages.declaration,
         "/run": pages.run,
         "/file": pages.file,
+        "/rewritten": pages.rewritten,
         "/row": pages.row,
     }.items():
         app.get(path, dependencies=[*known, Depends(may_see(access))], response_class=HTMLResponse)(show)  # type: ignore[type-var]

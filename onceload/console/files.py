@@ -23,7 +23,7 @@ _WORK_MAX = 100
 _WORDS = {"held": "in progress", "dead": "dead letter"}
 #: How much of a record is read from its file.
 _RAW_BYTES_MAX = 4 * 2**10
-#: How far into a compressed file a record is looked for.
+#: How far into a file lines are counted, and how far into a compressed file a record is looked for.
 _READ_BYTES_MAX = 64 * 2**20
 
 
@@ -106,9 +106,18 @@ class Row:
     commit: Record | None
     #: If it went to the quarantine.
     bad_record: Record | None
-    #: The beginning of the record as it is in its file now, or why it is not shown.
-    raw: bytes | None
-    not_read: str
+    now: "InFile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InFile:
+    """A record as it is in its file now."""
+
+    #: Its beginning, or why it is not shown.
+    raw: bytes | None = None
+    why_not: str = ""
+    #: Counted from 1; None if it is too far into the file to be counted.
+    line: int | None = None
 
 
 def row_of(engine: Engine, access: Access, pipeline: str, *, producer_id: int, sequence: int) -> Row:
@@ -118,44 +127,44 @@ def row_of(engine: Engine, access: Access, pipeline: str, *, producer_id: int, s
         if producer is None:
             raise NotFound(f"producer of pipeline {pipeline}", str(producer_id))
         commit, bad = _one(connection, "commit_of_row", binds), _one(connection, "bad_record", binds)
-    raw, not_read = _read(engine, access, pipeline, producer=producer, sequence=sequence)
-    return Row(producer=producer, sequence=sequence, commit=commit, bad_record=bad, raw=raw, not_read=not_read)
+    now = _read(engine, access, pipeline, producer=producer, sequence=sequence)
+    return Row(producer=producer, sequence=sequence, commit=commit, bad_record=bad, now=now)
 
 
 def _one(connection: Connection, statement: str, binds: Mapping[str, object]) -> Record | None:
     return connection.execute(SQL[statement], binds).one_or_none()
 
 
-def _read(
-    engine: Engine, access: Access, pipeline: str, *, producer: Record, sequence: int
-) -> tuple[bytes | None, str]:
-    """The beginning of a record in its file; or nothing, and why."""
+def _read(engine: Engine, access: Access, pipeline: str, *, producer: Record, sequence: int) -> InFile:
     root = find_root(engine, pipeline)
     if producer.condition == "replaced":
-        return None, "its file was replaced by a later generation"
+        return InFile(why_not="its file was replaced by a later generation")
     # A name comes from data, and must not lead out of the folder.
     if root is None or ".." in producer.name.split("/"):
-        return (
-            None,
-            "records of this format have numbers instead of byte offsets, so they cannot be found in the file here",
-        )
+        why = "records of this format have numbers instead of byte offsets, so they cannot be found in the file here"
+        return InFile(why_not=why)
     url = posixpath.join(root, producer.name)
-    if is_compressed(url) and sequence > _READ_BYTES_MAX:
-        return None, f"it begins after the first {_READ_BYTES_MAX // 2**20} MiB of its compressed file"
+    is_near = sequence <= _READ_BYTES_MAX
+    if is_compressed(url) and not is_near:
+        return InFile(why_not=f"it begins after the first {_READ_BYTES_MAX // 2**20} MiB of its compressed file")
     try:
         with access.reaching(url):
-            raw = _unpacked(url, sequence) if is_compressed(url) else _plain(url, sequence)
+            if not is_near:
+                raw, lines = read_at(url, offset=sequence, size=_RAW_BYTES_MAX), None
+            else:
+                raw, lines = _read_from_start(url, sequence)
     except OnceloadError as error:
-        return None, str(error)
-    return (raw.split(b"\n", 1)[0], "") if raw else (None, "the file is shorter now")
+        return InFile(why_not=str(error))
+    if not raw:
+        return InFile(why_not="the file is shorter now")
+    return InFile(raw=raw.split(b"\n", 1)[0], line=None if lines is None else lines + 1)
 
 
-def _plain(url: str, sequence: int) -> bytes:
-    return read_at(url, offset=sequence, size=_RAW_BYTES_MAX)
-
-
-def _unpacked(url: str, sequence: int) -> bytes:
+def _read_from_start(url: str, sequence: int) -> tuple[bytes, int]:
+    """The beginning of a record, and the number of lines before it."""
+    lines = 0
     with open_stream(url) as stream:
         while sequence and (block := stream.read(min(sequence, 2**20))):
             sequence -= len(block)
-        return b"" if sequence else stream.read(_RAW_BYTES_MAX)
+            lines += block.count(b"\n")
+        return b"" if sequence else stream.read(_RAW_BYTES_MAX), lines

@@ -54,3 +54,24 @@ SELECT receipt.position, receipt.producer, receipt.generation, receipt.rows, CAS
 SELECT record.quarantine_id, record.state, record.settled_position, record.reason
   FROM onceload.quarantine AS record
  WHERE record.producer_id = :producer_id AND record.sequence_id = :sequence AND record.pipeline_id = :pipeline_id;
+
+-- name: digests
+-- The loaded parts of a file, with the digests of its bytes; without commits that a rewind rolled back.
+SELECT receipt.position, receipt.rows, receipt.records, receipt.digest, ledger.batch, ledger.dag_id, ledger.run_id,
+       ledger.committed_at
+  FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
+ WHERE receipt.producer_id = :producer_id AND receipt.records > 0 AND receipt.pipeline_id = :pipeline_id
+   AND ledger.kind = 'load' AND receipt.digest IS NOT NULL
+   AND NOT EXISTS (SELECT FROM onceload.ledger AS rewind
+                    WHERE rewind.pipeline_id = ledger.pipeline_id AND rewind.kind = 'rewind'
+                      AND rewind.position > ledger.position AND rewind.rewound_to < ledger.position)
+ ORDER BY receipt.position LIMIT :at_most;
+
+-- name: rows_of_file
+SELECT CAST(coalesce(sum(receipt.rows), 0) AS bigint)
+  FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
+ WHERE receipt.producer_id = :producer_id AND receipt.records > 0 AND receipt.pipeline_id = :pipeline_id
+   AND ledger.kind IN ('load', 'retry')
+   AND NOT EXISTS (SELECT FROM onceload.ledger AS rewind
+                    WHERE rewind.pipeline_id = ledger.pipeline_id AND rewind.kind = 'rewind'
+                      AND rewind.position > ledger.position AND rewind.rewound_to < ledger.position);

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from sqlalchemy import Engine
 
+from onceload.console.hours import History, Hours
 from onceload.console.reading import reading
 from onceload.console.states import Found, State, next_run, state_of
 from onceload.lag import Behind, Lag
@@ -14,10 +15,7 @@ from onceload_core.postgres.connection import Record, array, statements
 from onceload_core.postgres.metrics import look_now
 
 SQL = statements("overview.sql", package=__package__)
-#: The sparklines show this many hours.
-HOURS = 48
 PAGE = 50
-_DAY = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,22 +32,6 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hours:
-    """The records that were committed in each of the last hours, the oldest first."""
-
-    loaded: tuple[int, ...] = (0,) * HOURS
-    quarantined: tuple[int, ...] = (0,) * HOURS
-
-    @property
-    def quarantined_today(self) -> int:
-        return sum(self.quarantined[-_DAY:])
-
-    @property
-    def quarantined_before(self) -> int:
-        return sum(self.quarantined[:-_DAY])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Line:
     name: str
     state: State
@@ -59,7 +41,7 @@ class Line:
     lag_age_s: float | None = None
     next_run: datetime | None = None
     schedule: str | None = None
-    hours: Hours = Hours()
+    hours: Hours = field(default_factory=Hours)
     loading: tuple[Loading, ...] = ()
 
     @property
@@ -115,25 +97,32 @@ def _line(name: str, row: Record | None, behind: Behind | None, *, now: datetime
 
 
 def overview(
-    engine: Engine, lines: Sequence[Line], *, search: str, state: State | None, page: int, now: datetime
+    engine: Engine,
+    history: History,
+    lines: Sequence[Line],
+    *,
+    search: str,
+    state: State | None,
+    page: int,
+    now: datetime,
 ) -> Overview:
     """One page of the lines that match."""
     named = [line for line in lines if search.casefold() in line.name.casefold()]
     matching = [line for line in named if state is None or line.state is state]
     shown = matching[(page - 1) * PAGE : page * PAGE]
     return Overview(
-        lines=tuple(with_activity(engine, shown, now=now)),
+        lines=tuple(with_activity(engine, history, shown, now=now)),
         states={each: sum(line.state is each for line in named) for each in State},
         matching=len(matching),
         pages=max(1, -(-len(matching) // PAGE)),
     )
 
 
-def with_activity(engine: Engine, lines: Collection[Line], *, now: datetime) -> list[Line]:
+def with_activity(engine: Engine, history: History, lines: Collection[Line], *, now: datetime) -> list[Line]:
     """The lines with what was committed in the last hours, and what is being loaded."""
     ids = [line.row.pipeline_id for line in lines if line.row is not None]
     with reading(engine, "the commits of the last hours") as (connection, _):
-        hours = _hours(connection.execute(SQL["hours"], _binds(ids, now)).all(), now=now)
+        hours = history.read(connection, ids, now=now)
         loading: dict[int, list[Loading]] = {}
         for row in connection.execute(SQL["loading"], {"pipeline_ids": array(ids)}):
             loading.setdefault(row.pipeline_id, []).append(
@@ -155,26 +144,3 @@ def with_activity(engine: Engine, lines: Collection[Line], *, now: datetime) -> 
         )
         for line in lines
     ]
-
-
-def _binds(ids: Sequence[int], now: datetime) -> dict[str, object]:
-    return {"pipeline_ids": array(ids), "since": datetime.fromtimestamp((_hour(now) - HOURS + 1) * 3600, UTC)}
-
-
-def _hour(now: datetime) -> int:
-    return int(now.timestamp() // 3600)
-
-
-def _hours(rows: Sequence[Record], *, now: datetime) -> dict[int, Hours]:
-    first = _hour(now) - HOURS + 1
-    sums: dict[int, tuple[list[int], list[int]]] = {}
-    for row in rows:
-        loaded, quarantined = sums.setdefault(row.pipeline_id, ([0] * HOURS, [0] * HOURS))
-        # A commit after `now` counts for the last hour.
-        index = min(row.hour - first, HOURS - 1)
-        loaded[index] += row.loaded
-        quarantined[index] += row.quarantined
-    return {
-        each: Hours(loaded=tuple(loaded), quarantined=tuple(quarantined))
-        for each, (loaded, quarantined) in sums.items()
-    }

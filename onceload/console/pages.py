@@ -8,7 +8,10 @@ from fastapi import Request, Response
 from sqlalchemy import Engine
 
 from onceload.console.access import Access
+from onceload.console.actions.asking import no_pipeline_file
+from onceload.console.charts import charts_of
 from onceload.console.files import file_of, row_of
+from onceload.console.hours import History
 from onceload.console.overview import Line, lines_of, overview, with_activity
 from onceload.console.parameters import Name, Number, Page, Word
 from onceload.console.pipelines import (
@@ -22,12 +25,19 @@ from onceload.console.pipelines import (
 )
 from onceload.console.quarantine import check_size, quarantine_of
 from onceload.console.rendering import rendered
+from onceload.console.rewritten import comparison_of
+from onceload.console.rows import search
 from onceload.console.states import State
 from onceload.console.watching import Watch
+from onceload.lag import Described
 from onceload.quarantine_file import line_of
 from onceload.quarantined import readable
+from onceload.sources import has_source
 from onceload_core.errors import NotFound
 from onceload_core.postgres.quarantine import Selection, choose, find_records
+from onceload_jobs.files.addresses import shown
+from onceload_jobs.files.notes import Note
+from onceload_jobs.pipeline.declared import Declared
 
 #: As many records are in a download.
 _DOWNLOADED_MAX = 10_000
@@ -39,7 +49,7 @@ class Pages:
     """Each method is a page; its arguments are those of its address."""
 
     def __init__(self, access: Access, watch: Watch) -> None:
-        self._access, self._watch = access, watch
+        self._access, self._watch, self._history = access, watch, History()
 
     def overview(self, request: Request, search: Word = "", state: Word = "", page: Page = 1) -> str:
         behind, now = self._watch.now(), _now()
@@ -49,6 +59,7 @@ class Pages:
             chosen = State(state) if state in set(State) else None
             found = overview(
                 engine,
+                self._history,
                 [line for line in lines if line.name in seen],
                 search=search,
                 state=chosen,
@@ -61,8 +72,11 @@ class Pages:
     def timeline(self, request: Request, pipeline: Name, before: Number | None = None) -> str:
         with self._access.opened() as engine:
             timeline = timeline_of(engine, pipeline, before=before)
-            (line,) = with_activity(engine, [self._line(engine, pipeline)], now=_now())
-        return self._page("pipeline.html", {**self._of(request, pipeline), "line": line, "timeline": timeline})
+            (line,) = with_activity(engine, self._history, [self._line(engine, pipeline)], now=_now())
+        behind = self._watch.now()
+        charts = charts_of(line.hours, behind.waits.get(pipeline) if behind else None, now=_now())
+        values = {"line": line, "charts": charts, "timeline": timeline}
+        return self._page("pipeline.html", {**self._of(request, pipeline), **values})
 
     def files(
         self, pipeline: Name, search: Word = "", after: Word = "", after_generation: Number = _ALL_GENERATIONS
@@ -81,13 +95,13 @@ class Pages:
             snapshots = snapshots_of(engine, pipeline)
         return self._page("snapshots.html", {**self._of(request, pipeline), "snapshots": snapshots})
 
-    def declaration(self, pipeline: Name) -> str:
+    def declaration(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:
             declarations = declarations_of(engine, pipeline)
-        return self._page(
-            "declaration.html",
-            {"pipeline": pipeline, "declarations": declarations, "text": self._text_of(pipeline)},
-        )
+        described = self._described(pipeline)
+        flow = self._flow(request, described.declared) if described else None
+        values = {"declarations": declarations, "text": self._text_of(pipeline), "flow": flow}
+        return self._page("declaration.html", {"pipeline": pipeline, **values})
 
     def run(self, pipeline: Name, batch: Name) -> str:
         with self._access.opened() as engine:
@@ -102,25 +116,37 @@ class Pages:
     def file(self, request: Request, pipeline: Name, name: Name) -> str:
         with self._access.opened() as engine:
             found = file_of(engine, pipeline, name)
-        behind = self._watch.now()
-        seen = behind.seen.get(pipeline) if behind else None
-        notes = [note for note in seen[1].notes if note.name == name] if seen else []
-        return self._page("file.html", {**self._of(request, pipeline), "found": found, "notes": notes})
+        values = {"found": found, "notes": self._notes(pipeline, name), "described": self._described(pipeline)}
+        return self._page("file.html", {**self._of(request, pipeline), **values})
 
-    def row(self, pipeline: Name, producer_id: Number | None = None, sequence: Number | None = None) -> str:
-        values: dict[str, object] = {
-            "pipeline": pipeline,
-            "producer_id": producer_id,
-            "sequence": sequence,
-            "found": None,
-            "raw": None,
-        }
-        if producer_id is not None and sequence is not None:
-            with self._access.opened() as engine:
+    def rewritten(self, request: Request, pipeline: Name, name: Name) -> str:
+        described = self._described(pipeline)
+        if described is None:
+            raise no_pipeline_file(pipeline)
+        with self._access.opened() as engine:
+            found = comparison_of(engine, self._access, described, name)
+        values = {"found": found, "notes": self._notes(pipeline, name)}
+        return self._page("rewritten.html", {**self._of(request, pipeline), **values})
+
+    def row(
+        self,
+        pipeline: Name,
+        producer_id: Number | None = None,
+        sequence: Number | None = None,
+        *,
+        column: Word = "",
+        value: Word = "",
+    ) -> str:
+        found, raw, searched, described = None, None, None, self._described(pipeline)
+        with self._access.opened() as engine:
+            if producer_id is not None and sequence is not None:
                 found = row_of(engine, self._access, pipeline, producer_id=producer_id, sequence=sequence)
-            raw = None if found.raw is None else "\n".join(readable(found.raw))
-            values |= {"found": found, "raw": raw}
-        return self._page("row.html", values)
+                raw = None if found.now.raw is None else "\n".join(readable(found.now.raw))
+            if described is not None and described.declared.target.lineage:
+                searched = search(engine, described, column=column, value=value)
+        asked = {"producer_id": producer_id, "sequence": sequence, "column": column, "value": value}
+        values = {"pipeline": pipeline, "found": found, "raw": raw, "searched": searched}
+        return self._page("row.html", {**asked, **values})
 
     def quarantine(
         self,
@@ -163,9 +189,24 @@ class Pages:
             return line
         raise NotFound("pipeline", pipeline)
 
-    def _text_of(self, pipeline: str) -> str | None:
+    def _flow(self, request: Request, declared: Declared) -> dict[str, object]:
+        """Where the records come from, and where they go."""
+        table = f"{declared.target.schema}.{declared.target.table}"
+        files = shown(declared.source.path) if has_source(declared) else None
+        return {"files": files, "table": table, "readers": self._access.readers(request, table)}
+
+    def _described(self, pipeline: str) -> Described | None:
         behind = self._watch.now()
-        described = behind.described.get(pipeline) if behind else None
+        return behind.described.get(pipeline) if behind else None
+
+    def _notes(self, pipeline: str, name: str) -> list[Note]:
+        """What the last listing says about a file."""
+        behind = self._watch.now()
+        seen = behind.seen.get(pipeline) if behind else None
+        return [note for note in seen[1].notes if note.name == name] if seen else []
+
+    def _text_of(self, pipeline: str) -> str | None:
+        described = self._described(pipeline)
         # It may have been deleted since it was listed.
         with suppress(OSError, UnicodeDecodeError):
             return described.path.read_text(encoding="utf-8") if described else None

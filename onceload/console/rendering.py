@@ -61,17 +61,21 @@ def moment(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(value.isoformat(), f"{value:%Y-%m-%d %H:%M:%S}")
 
 
-def sparkline(values: Sequence[int], words: str) -> Markup:
-    """A bar for each value, as SVG."""
-    step, highest = _WIDTH / max(len(values), 1), max([*values, 1])
+def sparkline(values: Sequence[float | None], words: str, of_each: Sequence[str] = ()) -> Markup:
+    """A bar for each value, as SVG, with words of its own if there are some."""
+    step, highest = _WIDTH / max(len(values), 1), max([*(value or 0 for value in values), 1])
     bars = Markup("").join(
-        Markup('<rect x="{}" y="{}" width="{}" height="{}"/>').format(
-            round(index * step, 2), round(_HEIGHT - height, 2), round(step * 0.8, 2), round(height, 2)
+        Markup('<rect x="{}" y="{}" width="{}" height="{}">{}</rect>').format(
+            round(index * step, 2),
+            round(_HEIGHT - height, 2),
+            round(step * 0.8, 2),
+            round(height, 2),
+            Markup("<title>{}</title>").format(of_each[index]) if of_each else "",
         )
         for index, value in enumerate(values)
         if (height := max(_HEIGHT * value / highest, 1.0) if value else 0)
     )
     return Markup(
         '<svg class="sparkline" role="img" aria-label="{words}" viewBox="0 0 {width} {height}" width="{width}" '
-        'height="{height}"><title>{words}</title>{bars}</svg>'
+        'height="{height}" preserveAspectRatio="none"><title>{words}</title>{bars}</svg>'
     ).format(words=words, width=_WIDTH, height=_HEIGHT, bars=bars)

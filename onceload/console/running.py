@@ -76,7 +76,8 @@ def _load(pipeline: Pipeline, params: Mapping[str, Any]) -> tuple[str, list[str]
 
 
 def _rewind(pipeline: Pipeline, params: Mapping[str, Any]) -> tuple[str, list[str]]:
-    lines = rewind_in_words(pipeline.recover_rewind(position=params["position"])).splitlines()
+    found = pipeline.recover_rewind(position=params["position"], expected_position=params["expected_position"])
+    lines = rewind_in_words(found).splitlines()
     try:
         state, loaded = _load(pipeline, {})
     except OnceloadError as error:

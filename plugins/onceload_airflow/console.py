@@ -16,12 +16,14 @@ from airflow.api.common.trigger_dag import trigger_dag
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.asset import AssetModel, DagScheduleAssetReference
 from airflow.models.dag import DagModel
 from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from onceload import schema
 from onceload.console.access import Job, Link
@@ -140,6 +142,30 @@ class AirflowAccess:
     def dag(self, pipeline: str) -> Link | None:
         address = f"{_base()}/dags/{quote(dag_id_of(pipeline), safe='')}"
         return Link(address=address, words="Its DAG in Airflow", is_outside=True)
+
+    def readers(self, request: Request, table: str) -> list[Link]:
+        query = (
+            select(AssetModel.id, DagScheduleAssetReference.dag_id)
+            .outerjoin(DagScheduleAssetReference, DagScheduleAssetReference.asset_id == AssetModel.id)
+            .where(AssetModel.name == table)
+        )
+        with create_session() as session:
+            rows = session.execute(query).all()
+        if not rows:
+            return []
+        readers = sorted({dag_id for _, dag_id in rows if self._may_see(request, dag_id)})
+        return [
+            Link(address=f"{_base()}/assets/{rows[0].id}", words=f"Asset {table}", is_outside=True),
+            *(
+                Link(address=f"{_base()}/dags/{quote(dag_id, safe='')}", words=f"DAG {dag_id}", is_outside=True)
+                for dag_id in readers
+            ),
+        ]
+
+    def _may_see(self, request: Request, dag_id: str) -> bool:
+        return get_auth_manager().is_authorized_dag(
+            method="GET", details=_details([dag_id])[dag_id], user=request.state.user
+        )
 
 
 def make_airflow_app() -> FastAPI:

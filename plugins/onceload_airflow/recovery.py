@@ -112,7 +112,8 @@ class Look(OfOnePipeline, SkipMixin):
                 state = pipeline.recover_state(position=at or 0, dry_run=True)
                 return state_in_words(state), state.snapshot_position if state.is_different else None
             case "rewind":
-                found = pipeline.recover_rewind(position=at, dry_run=True)
+                seen = context["params"]["expected_position"]
+                found = pipeline.recover_rewind(position=at, expected_position=seen, dry_run=True)
                 words = rewind_in_words(found)
                 if found.differing and not context["params"]["accept_differences"]:
                     expected = "rows that match their receipts (or set accept_differences to rewind anyway)"

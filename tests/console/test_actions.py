@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from onceload.console.acting import ACTIONS
 from onceload.console.standalone import make_standalone_app
+from onceload.pipeline import Pipeline
 from tests.console.conftest import day_of
 from tests.console.test_pages import words_of
 from tests.waiting import until
@@ -178,6 +179,22 @@ def test_a_rewind_of_another_position_than_was_shown_is_refused(console, day):
 
     assert answer.status_code == 400
     assert "position 3, and the question was about position 2" in words_of(answer.text)
+    assert rows(day) == [1, 3, 4, 6]
+
+
+def test_a_commit_after_the_confirmation_is_not_rolled_back(console, day, monkeypatch):
+    rewind = Pipeline.recover_rewind
+
+    def begin_late(pipeline, **options):
+        day.write("well/c.jsonl", '{"n": 6}\n')
+        pipeline.load()
+        return rewind(pipeline, **options)
+
+    monkeypatch.setattr(Pipeline, "recover_rewind", begin_late)
+
+    confirm(console, "/rewind?pipeline=well&position=1")
+
+    assert "something has committed since position 2" in job(console)
     assert rows(day) == [1, 3, 4, 6]
 
 

@@ -16,18 +16,24 @@ PAGES = {
     "dead": "file?pipeline=poison&name=a.jsonl",
     "quarantine": "quarantine?pipeline=well",
     "attention": "attention?pipeline=poison",
-    "rewritten": "attention?pipeline=rewritten",
+    "changed": "attention?pipeline=rewritten",
     "quality": "quality?pipeline=well",
     "snapshots": "snapshots?pipeline=well",
     "row": "row?pipeline=well&producer_id=1&sequence=0",
+    "value": "row?pipeline=well&column=n&value=3",
     "declaration": "declaration?pipeline=well",
+    "rewritten": "rewritten?pipeline=rewritten&name=a.jsonl",
+    "run": "run?pipeline=well&batch=none",
+    "question": "rewind?pipeline=well&position=0",
+    "form": "pause?pipeline=well",
+    "jobs": "jobs",
     "error": "file?pipeline=well&name=none",
 }
 
 
 _WIDE = 1280
 #: The pages in docs/how-to/console.md, and whether in the dark; `--pictures docs/images` draws them again.
-PICTURED = {"overview": False, "quarantine": False, "dead": True}
+PICTURED = {"overview": False, "timeline": False, "quarantine": False, "rewritten": False, "dead": True}
 
 
 @pytest.fixture(scope="module")

@@ -58,3 +58,12 @@ def test_a_pipeline_that_cannot_be_listed_keeps_its_last_lag_and_says_why(day, b
     (day.folder / "pipelines" / "well.yaml").write_text("nonsense: 1")
     behind.look()
     assert behind.failed[str(day.folder / "pipelines" / "well.yaml")].is_of_file
+
+
+def test_the_longest_wait_of_each_hour_is_remembered(day, behind):
+    assert waiting(behind, "late") is not None
+    day.load("late")
+    assert waiting(behind, "late") is None
+
+    assert max(behind.waits["late"].values()) == pytest.approx(7200, abs=60)
+    assert max(behind.waits["well"].values()) == 0

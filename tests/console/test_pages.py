@@ -101,6 +101,57 @@ def test_a_row_leads_to_its_record_in_its_file(show, day):
     assert f'{{"n": 3, "note": "{MARKUP}"}}' in words
 
 
+def test_rows_are_found_by_a_value_and_lead_to_the_line_of_their_file(show):
+    html = show("/row?pipeline=well&column=n&value=3")
+
+    (address,) = re.findall(r'<li><a href="(row\?.*?)">record', html)
+    assert re.search(r"Line 3\b", words_of(show(f"/{unescape(address)}")))
+    assert "No row has this value" in words_of(show("/row?pipeline=well&column=n&value=5"))
+    assert "one that fits its column" in words_of(show("/row?pipeline=well&column=n&value=x", status=400))
+    assert "a column of" in words_of(show('/row?pipeline=well&column=n"&value=x', status=400))
+
+
+def test_a_rewritten_file_is_shown_beside_what_was_loaded_of_it_with_the_choices(show):
+    assert "rewritten?pipeline=rewritten&amp;name=a.jsonl" in show("/attention?pipeline=rewritten")
+
+    html = show("/rewritten?pipeline=rewritten&name=a.jsonl")
+
+    (part,) = [row for row in rows_of(html) if row[0].startswith("[")]
+    assert (part[0], part[3]) == ("[0, 18)", "2")
+    assert part[4] == 'other bytes, which begin with {"n": 7}'
+    choices = {row[0]: (row[1], row[2]) for row in rows_of(html)[-3:]}
+    assert list(choices) == ["Stop", "New generation", "Replace"]
+    assert choices["Stop"][0].startswith("The 2 rows stay")
+    assert "This is what happens now" in choices["Stop"][1]
+    assert "Records that are in both are loaded twice" in choices["New generation"][0]
+    assert "This pipeline cannot do it" in choices["Replace"][1]
+    assert 'SELECT * FROM "public"."rewritten" WHERE _producer_id =' in unescape(html)
+
+
+def test_a_file_that_has_not_changed_is_the_same_part_by_part(show):
+    html = show("/rewritten?pipeline=well&name=a.jsonl")
+
+    assert [row[4] for row in rows_of(html) if row[0].startswith("[")] == ["the same bytes"]
+
+
+def test_a_pipeline_shows_its_throughput_its_quarantine_and_the_wait_of_its_files(show):
+    html = show("/pipeline?pipeline=late")
+
+    assert [unescape(each) for each in re.findall("<figcaption>(.*?)</figcaption>", html)] == [
+        "Rows per hour, at most 1",
+        "Quarantined records per hour, at most 0",
+        "Longest wait of a new file per hour, at most 2.0 h",
+    ]
+    assert re.search(r"<rect [^>]*><title>[0-9-]+ [0-9]+:00: 1 row</title></rect>", html)
+
+
+def test_lineage_leads_from_the_files_to_the_table(show, day):
+    words = words_of(show("/declaration?pipeline=well"))
+
+    assert f"{day.folder}/well/*.jsonl" in words
+    assert "public.well" in words
+
+
 def test_no_name_leads_out_of_the_folder(server_dsn, template, tmp_path):
     with day_of(server_dsn, template, tmp_path) as day:
         (tmp_path / "secret.jsonl").write_text("a secret\n")

@@ -326,7 +326,7 @@ said = {"position": 0, "seen": 3}
 ti = SimpleNamespace(
     xcom_push=lambda key, value: said.update({key: value}), xcom_pull=lambda task_ids, key: said.get(key)
 )
-params = {"pipeline": "readings", "what": "rewind", "accept_differences": False}
+params = {"pipeline": "readings", "what": "rewind", "expected_position": None, "accept_differences": False}
 context = {"params": params, "dag_run": run, "ti": ti, "run_id": "once", "dag": SimpleNamespace(dag_id="recover")}
 recovery._DAYS_MAX = 1
 print(recovery.Apply(task_id="apply", pipelines=os.environ["FOLDER"]).execute(context))

@@ -15,7 +15,7 @@ from onceload_core.errors import (
     SessionFenced,
     SettingRefused,
 )
-from onceload_core.names import Batch, SessionName
+from onceload_core.names import Batch, Position, SessionName
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
@@ -55,6 +55,19 @@ def test_commits_after_a_position_are_rewound_and_loaded_again(grown, logged):
         state.name: state for state in before["states"].values()
     }
     assert proven(grown)
+
+
+def test_a_rewind_of_other_commits_than_were_shown_is_refused(grown):
+    shown = back(grown, 1, dry_run=True)
+    (grown.folder / "later.jsonl").write_text(line(5))
+    grown.load()
+    before = everything(grown)
+
+    with pytest.raises(SettingRefused, match=r"position 5: something has committed since position 4"):
+        back(grown, 1, expected=shown.position)
+
+    assert everything(grown) == before
+    assert back(grown, 1, expected=Position(shown.position + 1)).applied
 
 
 def test_every_position_may_be_gone_back_to_in_turn(loads):

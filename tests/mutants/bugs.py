@@ -945,6 +945,16 @@ CONTENT_BUGS = (
         tests=(f"{OF_RECOVERED_COPIES}::test_the_name_that_a_producer_had_before_is_recovered_as_its_copy",),
     ),
     Bug(
+        name="a rewind rolls back what has committed since its dry run",
+        file="dedup_core/onceload_core/postgres/rewind.py",
+        correct="        if expected is not None and expected != way.position:\n",
+        wrong="        if False:\n",
+        tests=(
+            "tests/loads/test_rewind.py::test_a_rewind_of_other_commits_than_were_shown_is_refused",
+            "tests/console/test_actions.py::test_a_commit_after_the_confirmation_is_not_rolled_back",
+        ),
+    ),
+    Bug(
         name="a rewind does not look for business ids that are forgotten",
         file="dedup_core/onceload_core/postgres/rewind.py",
         correct="        differing=(*_differing(connection, sums), *_forgotten_messages(connection, way)),\n",
@@ -3857,10 +3867,28 @@ BUGS = (
     ),
     Bug(
         name="the first commit of the last hours is left out of the overview",
-        file="onceload/console/overview.sql",
+        file="onceload/console/hours.sql",
         correct="ledger.position >= halving.first",
         wrong="ledger.position > halving.first",
         tests=("tests/console/test_hours.py::test_each_commit_of_the_last_hours_counts_in_its_hour",),
+    ),
+    Bug(
+        name="commits that a restored database lacks stay in the charts",
+        file="onceload/console/hours.py",
+        correct="    before = known.sums if known and rows[0].is_known else {}\n",
+        wrong="    before = known.sums if known else {}\n",
+        tests=(
+            "tests/console/test_hours.py::test_later_looks_add_what_is_new_and_forget_what_a_restored_database_lacks",
+        ),
+    ),
+    Bug(
+        name="a part of a rewritten file counts as the same",
+        file="onceload/console/rewritten.py",
+        correct="            is_same = expected in digests.possible()\n",
+        wrong="            is_same = True\n",
+        tests=(
+            "tests/console/test_pages.py::test_a_rewritten_file_is_shown_beside_what_was_loaded_of_it_with_the_choices",
+        ),
     ),
     Bug(
         name="the console reads a file that a name leads to out of the folder",
@@ -3872,8 +3900,8 @@ BUGS = (
     Bug(
         name="a rewind on the console deletes what was loaded after its question",
         file="onceload/console/actions/jobs.py",
-        correct='    if position != asked.number("seen"):',
-        wrong='    if position < asked.number("seen"):',
+        correct="    if position != seen:\n",
+        wrong="    if position < seen:\n",
         tests=(f"{OF_ACTIONS}::test_a_rewind_of_another_position_than_was_shown_is_refused",),
     ),
     Bug(

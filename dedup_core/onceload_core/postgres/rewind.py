@@ -72,16 +72,22 @@ def rewind(
     target: TargetRows,
     *,
     to: Position | None = None,
+    expected: Position | None = None,
     dry_run: bool,
     differences_accepted: bool = False,
     on_progress: Callable[[str], None] = ignore_progress,
 ) -> Rewind:
-    """Restore the rows and state of a position, by default that of the latest snapshot."""
+    """Restore the rows and state of a position, by default that of the latest snapshot.
+
+    If the pipeline is not at the expected position, because something has committed since, nothing is changed.
+    """
     with (
         translated(pipeline=pipeline, doing="rewinding"),
         recovering(engine, pipeline, doing="rewind", dry_run=dry_run, on_progress=on_progress) as (connection, row),
     ):
         way = _way(connection, pipeline, row, to)
+        if expected is not None and expected != way.position:
+            raise _moved(way, expected)
         _refuse_dead_ends(connection, way)
         on_progress(f"collecting what was loaded after position {way.to}")
         found = _look(connection, way, target)
@@ -245,6 +251,11 @@ def _prove(connection: Connection, way: _Way, target: TargetRows, position: Posi
     left = tuple(map(_in_words, connection.execute(SQL["rows_left"])))
     if differing or left:
         raise StateDiffers(way.pipeline, position, (*differing, *left))
+
+
+def _moved(way: _Way, expected: Position) -> SettingRefused:
+    found = f"position {way.position:,}: something has committed since position {expected:,}. Nothing was changed"
+    return _refused(way, found, "the position of the dry run (start with a new one, and compare its numbers)")
 
 
 REBUILD = "load everything again: `onceload recover rebuild` on a new database"

@@ -93,11 +93,12 @@ def _ask_rewind(asked: Asked) -> Question:
 
 
 def _rewind(asked: Asked) -> Answer:
-    position = int(PostgresLedger(asked.engine).position(asked.pipeline))
-    if position != asked.number("seen"):
-        found = f"position {position:,}, and the question was about position {asked.number('seen'):,}"
+    position, seen = int(PostgresLedger(asked.engine).position(asked.pipeline)), asked.number("seen")
+    if position != seen:
+        found = f"position {position:,}, and the question was about position {seen:,}"
         raise SettingRefused("this rewind", found, "a question about the current position (ask again)")
-    return _start(asked, "recover", what="rewind", position=asked.number("position"))
+    # What commits before the job begins is not rolled back unseen either.
+    return _start(asked, "recover", what="rewind", position=asked.number("position"), expected_position=seen)
 
 
 def _verify(asked: Asked) -> Answer:

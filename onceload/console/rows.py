@@ -1,0 +1,44 @@
+"""Rows of a target: which record of which file each came from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from onceload.console.reading import reading
+from onceload.lag import Described
+from onceload_core.errors import SettingRefused
+from onceload_core.postgres.connection import Record, statements
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from onceload_jobs.write.sql import filled, quoted, table_name
+from onceload_jobs.write.target import columns_there
+
+SQL = statements("rows.sql", package=__package__)
+_ROWS_MAX = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The columns that can be searched, and the rows that have the value."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Record] = ()
+    are_cut: bool = False
+
+
+def search(engine: Engine, described: Described, *, column: str, value: str) -> Search:
+    """Find rows by a value; without a column, only list the columns."""
+    table = table_name(described.declared.target)
+    with reading(engine, f"rows of {table}", pipeline=described.declared.name) as (connection, _):
+        there = tuple(columns_there(connection, table))
+        columns = tuple(name for name in there if name not in (PRODUCER_ID, SEQUENCE))
+        if not column:
+            return Search(columns=columns)
+        if column not in columns:
+            raise SettingRefused("column", column, f"a column of {table}: {', '.join(columns) or 'it has none'}")
+        if not {PRODUCER_ID, SEQUENCE} <= set(there):
+            found = f"{table}, whose rows do not name the file that they came from"
+            raise SettingRefused("this search", found, f"a table with {PRODUCER_ID} and {SEQUENCE}")
+        statement = filled(SQL["rows_with"], table=table, column=quoted(column))
+        rows = connection.execute(statement, {"value": value, "at_most": _ROWS_MAX + 1}).all()
+    return Search(columns=columns, rows=rows[:_ROWS_MAX], are_cut=len(rows) > _ROWS_MAX)
