@@ -140,6 +140,7 @@ def test_a_load_that_was_killed_is_tried_again(task):
     assert said.endswith("The last line of its log: no more memory")
 
 
+@pytest.mark.long
 def test_a_file_that_needs_a_person_leaves_the_rest_of_a_direct_run_to_go_on(task, dsn, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
     declared = read_pipeline(tmp_path / "readings.yaml", offered={})

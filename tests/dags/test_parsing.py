@@ -92,6 +92,7 @@ def test_a_pipeline_that_runs_on_arrival_is_parsed_without_a_look(parsed):
     assert "news of arriving" in parsed["dags"]["ingest__arriving"]["schedule"]
 
 
+@pytest.mark.long
 def test_a_pipeline_file_that_goes_takes_its_dag_with_it(airflow, parsed):
     (airflow.pipelines / "events.yaml").unlink()
 

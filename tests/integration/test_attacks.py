@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.integration.shell import onceload
 from tests.servers import execute
 
 PIPELINE = """\
@@ -29,18 +30,20 @@ def ready(dsn, tmp_path):
     return dsn, tmp_path
 
 
-def call(*command, dsn="", bounded=False, **environment):
+def call_bounded(*command, dsn=""):
+    """Run a command in a process that cannot have much memory."""
+
     def bound():
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
     return subprocess.run(
         [sys.executable, "-m", "onceload", *command],
-        env={**os.environ, "ONCELOAD_DSN": dsn, **environment},
+        env={**os.environ, "ONCELOAD_DSN": dsn},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        preexec_fn=bound if bounded else None,
+        preexec_fn=bound,
     )
 
 
@@ -51,7 +54,7 @@ def consumed(ready, name="p", **changes):
     said = {"name": json.dumps(name), "path": json.dumps(f"{folder}/in/*.jsonl"), "table": "public.target"}
     said |= {"columns": "{n: text}", **changes}
     file.write_text(PIPELINE.format(**said))
-    return call("consume", str(file), "--session", "one", dsn=dsn)
+    return onceload("consume", str(file), "--session", "one", ONCELOAD_DSN=dsn)
 
 
 def test_a_pipeline_file_cannot_run_code(tmp_path):
@@ -62,7 +65,7 @@ def test_a_pipeline_file_cannot_run_code(tmp_path):
         f'source: {{path: !!python/object/apply:subprocess.getoutput ["touch {owned}"], format: jsonl}}\n'
     )
 
-    done = call("validate", str(file))
+    done = onceload("validate", str(file))
 
     assert done.returncode == 2
     assert not owned.exists()
@@ -75,7 +78,7 @@ def test_a_pipeline_file_cannot_fill_the_memory_with_aliases_of_aliases(tmp_path
     file.write_text("\n".join([*lines, "pipeline: *a11", "columns: *a11"]))
 
     started = time.monotonic()
-    done = call("validate", str(file), bounded=True)
+    done = call_bounded("validate", str(file))
 
     assert done.returncode == 2
     assert f"{file}:13: pipeline: expected text, found a list" in done.stderr
@@ -89,7 +92,7 @@ def test_a_value_of_a_placeholder_cannot_lead_out_of_its_folder(tmp_path):
     )
 
     for away in ("../../etc", "/etc", "a/../../b", "s3://other", "*"):
-        done = call("validate", str(file), "--set", f"day={away}")
+        done = onceload("validate", str(file), "--set", f"day={away}")
         assert done.returncode == 2, away
         assert "without wildcards, `..` or a leading /" in done.stderr
 
@@ -154,7 +157,7 @@ def test_a_small_file_cannot_unpack_to_fill_the_memory(ready):
         + "quality: {quarantined_max: 60%}\n"
     )
 
-    done = call("consume", str(file), "--session", "one", dsn=dsn, bounded=True)
+    done = call_bounded("consume", str(file), "--session", "one", dsn=dsn)
 
     assert done.returncode == 0, done.stderr
     assert execute(dsn, "SELECT n FROM target") == [("behind it",)]
@@ -166,7 +169,7 @@ def test_a_name_cannot_write_on_the_terminal(ready):
     (folder / "in" / "\x1b[2J\x1b]0;owned\x07.jsonl").write_text('{"n": "x"}\n')
 
     done = consumed(ready)
-    shown = call("producers", "--pipeline", "p", dsn=ready[0])
+    shown = onceload("producers", "--pipeline", "p", ONCELOAD_DSN=ready[0])
 
     for said in (done.stdout, done.stderr, shown.stdout, shown.stderr):
         assert "\x1b" not in said

@@ -89,7 +89,7 @@ def test_the_versions_that_a_bug_report_needs_are_printed():
     ],
 )
 def test_wrong_usage_ends_with_2_and_the_usage(wrong):
-    done = in_a_process(*wrong)
+    done = onceload(*wrong)
 
     assert done.returncode == 2
     assert done.stderr.startswith("usage: onceload")

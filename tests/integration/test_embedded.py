@@ -141,6 +141,7 @@ def test_a_server_keeps_promises_only_with_these_settings(home, version):
     assert values == ["on", "on", "UTF8", "UTC", ""]
 
 
+@pytest.mark.long
 def test_two_uses_in_one_process_share_one_server(home):
     with running(home) as outer:
         with running(home) as inner:
@@ -150,6 +151,7 @@ def test_two_uses_in_one_process_share_one_server(home):
     assert not is_running(home)
 
 
+@pytest.mark.long
 def test_the_last_of_two_processes_stops_the_server(home):
     with user_of(home) as first, user_of(home) as second:
         assert first.dsn() == second.dsn() != ""
@@ -185,6 +187,7 @@ def test_a_killed_user_neither_stops_the_server_nor_keeps_it(home):
     assert not is_running(home)
 
 
+@pytest.mark.long
 def test_a_server_left_by_a_killed_user_serves_the_next_who_stops_it(home):
     with user_of(home) as killed:
         killed.dsn()
@@ -388,6 +391,7 @@ def test_root_may_use_the_home_of_an_ordinary_user_and_leaves_it_usable(home, no
         assert user.leave() == ""
 
 
+@pytest.mark.long
 @NEEDS_ROOT
 def test_root_lets_the_server_through_closed_folders_and_shows_it_nothing(home, caplog):
     closed = home / "closed"
