@@ -61,6 +61,8 @@ class Overview:
     states: Mapping[State, int]
     #: How many match the search and the state.
     matching: int
+    #: The one that is shown, and how many there are.
+    page: int
     pages: int
 
 
@@ -73,8 +75,9 @@ def names_of(engine: Engine) -> list[str]:
 def lines_of(engine: Engine, behind: Behind | None, *, now: datetime, only: str | None = None) -> list[Line]:
     """Every pipeline, the worst first; known by the database, or by its pipeline file alone."""
     rows = {row.name: row for row in look_now(engine, only=only)}
-    files = [] if behind is None or only is not None else [*behind.seen, *behind.failed, *behind.described]
-    lines = [_line(name, rows.get(name), behind, now=now) for name in dict.fromkeys([*rows, *files])]
+    files = [] if behind is None else [*behind.seen, *behind.failed, *behind.described]
+    names = dict.fromkeys([*rows, *(name for name in files if only in (None, name))])
+    lines = [_line(name, rows.get(name), behind, now=now) for name in names]
     return sorted(lines, key=lambda line: (line.state.badness, line.name))
 
 
@@ -109,12 +112,15 @@ def overview(
     """One page of the lines that match."""
     named = [line for line in lines if search.casefold() in line.name.casefold()]
     matching = [line for line in named if state is None or line.state is state]
+    pages = max(1, -(-len(matching) // PAGE))
+    page = min(page, pages)
     shown = matching[(page - 1) * PAGE : page * PAGE]
     return Overview(
         lines=tuple(with_activity(engine, history, shown, now=now)),
         states={each: sum(line.state is each for line in named) for each in State},
         matching=len(matching),
-        pages=max(1, -(-len(matching) // PAGE)),
+        page=page,
+        pages=pages,
     )
 
 

@@ -19,6 +19,7 @@ from onceload.console.pipelines import (
     dead_letters_of,
     declarations_of,
     files_of,
+    recovery_s,
     run_of,
     snapshots_of,
     timeline_of,
@@ -66,14 +67,18 @@ class Pages:
                 page=page,
                 now=now,
             )
-        values = {"found": found, "search": search, "state": chosen, "page": page, "now": now}
+        values = {"found": found, "search": search, "state": chosen, "now": now}
         return self._page("overview.html", {**values, "folder": self._access.folder, "is_listed": behind is not None})
 
     def timeline(self, request: Request, pipeline: Name, before: Number | None = None) -> str:
-        with self._access.opened() as engine:
-            timeline = timeline_of(engine, pipeline, before=before)
-            (line,) = with_activity(engine, self._history, [self._line(engine, pipeline)], now=_now())
         behind = self._watch.now()
+        with self._access.opened() as engine:
+            line = self._line(engine, pipeline)
+            if line.row is None:
+                known = {"line": line, "text": self._text_of(pipeline)}
+                return self._page("new.html", {**self._of(request, pipeline), **known})
+            timeline = timeline_of(engine, pipeline, before=before)
+            (line,) = with_activity(engine, self._history, [line], now=_now())
         charts = charts_of(line.hours, behind.waits.get(pipeline) if behind else None, now=_now())
         values = {"line": line, "charts": charts, "timeline": timeline}
         return self._page("pipeline.html", {**self._of(request, pipeline), **values})
@@ -93,7 +98,9 @@ class Pages:
     def snapshots(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:
             snapshots = snapshots_of(engine, pipeline)
-        return self._page("snapshots.html", {**self._of(request, pipeline), "snapshots": snapshots})
+        takes_s = recovery_s(snapshots[0]) if snapshots else None
+        values = {"snapshots": snapshots, "takes_s": takes_s}
+        return self._page("snapshots.html", {**self._of(request, pipeline), **values})
 
     def declaration(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:

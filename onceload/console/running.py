@@ -13,11 +13,12 @@ from onceload.lag import Described
 from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words
 from onceload.settings import Settings
-from onceload_core.errors import OnceloadError
+from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_core.postgres import PostgresSnapshots
 from onceload_jobs.files.notes import problems_of
 
 _KEPT = 100
+_RUNNING = "running"
 #: Returns the state of the job at its end, and lines about it.
 Call: TypeAlias = Callable[[Pipeline, Mapping[str, Any]], tuple[str, list[str]]]
 
@@ -29,8 +30,11 @@ class Running:
     kind: str
     pipeline: str
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    state: str = "running"
+    state: str = _RUNNING
     lines: tuple[str, ...] = ()
+
+    def is_like(self, other: "Running") -> bool:
+        return (self.kind, self.pipeline) == (other.kind, other.pipeline)
 
 
 class Jobs:
@@ -38,6 +42,7 @@ class Jobs:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._lock = threading.Lock()
         self.all: deque[Running] = deque(maxlen=_KEPT)
 
     def start(self, job: Job, described: Described) -> None:
@@ -45,7 +50,11 @@ class Jobs:
         pipeline = Pipeline(described.declared, self._settings)
         title, call = _CALLS[job.kind]
         running = Running(kind=title, pipeline=job.pipeline)
-        self.all.appendleft(running)
+        with self._lock:
+            if any(each.is_like(running) and each.state == _RUNNING for each in self.all):
+                found = f"a job of this kind that is running for pipeline {job.pipeline}"
+                raise SettingRefused(title, found, "one at a time (wait until it has ended)")
+            self.all.appendleft(running)
         # A daemon: if the console ends, the job ends like a killed load, and can be started again.
         threading.Thread(target=_run, args=(running, call, pipeline, job.params), daemon=True).start()
 

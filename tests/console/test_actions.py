@@ -1,6 +1,7 @@
 """The actions of the console: each shows what it would do, and does it once, for who may."""
 
 import re
+import threading
 from html import unescape
 from urllib.parse import parse_qs, urlsplit
 
@@ -152,6 +153,34 @@ def test_a_load_is_started_and_its_result_is_shown(console, day):
     assert "done started" in job(console)
     assert "1 loaded, 0 duplicates" in job(console)
     assert rows(day, "late") == [1, 2]
+
+
+def test_a_pipeline_that_was_never_loaded_is_loaded_from_its_page(console, day):
+    day.write("new/a.jsonl", '{"n": 1}\n')
+    assert "pipeline: new" in words_of(console.get("/pipeline?pipeline=new").text)
+
+    confirm(console, "/load?pipeline=new")
+
+    assert "1 loaded" in job(console)
+    assert rows(day, "new") == [1]
+
+
+def test_one_load_at_a_time_is_started(console, day, monkeypatch):
+    load, gate = Pipeline.load, threading.Event()
+
+    def begin_late(pipeline, **options):
+        gate.wait()
+        return load(pipeline, **options)
+
+    monkeypatch.setattr(Pipeline, "load", begin_late)
+    form = form_of(console.get("/load?pipeline=late").text)
+
+    answers = [console.post("/load?pipeline=late", data=form) for _ in range(2)]
+    gate.set()
+
+    assert [answer.status_code for answer in answers] == [200, 400]
+    assert "one at a time" in words_of(answers[1].text)
+    assert "1 loaded" in job(console)
 
 
 def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):

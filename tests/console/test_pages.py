@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 
 from onceload.console.standalone import make_standalone_app
 from onceload.quarantine_file import read_fixed_records
+from onceload_core.postgres import PostgresSnapshots
 from tests.console.conftest import MARKUP, day_of
 
 
@@ -55,7 +56,7 @@ def test_the_overview_has_every_pipeline_and_the_worst_comes_first(show):
         ("state=needs+a+person&search=e", ["rewritten"]),
         ("state=nonsense", ["poison", "rewritten", "late", "well", "new"]),
         ("search=none", []),
-        ("page=2", []),
+        ("page=2", ["poison", "rewritten", "late", "well", "new"]),
     ],
 )
 def test_the_overview_shows_what_is_asked_for(show, query, names):
@@ -143,6 +144,15 @@ def test_a_pipeline_shows_its_throughput_its_quarantine_and_the_wait_of_its_file
         "Longest wait of a new file per hour, at most 2.0 h",
     ]
     assert re.search(r"<rect [^>]*><title>[0-9-]+ [0-9]+:00: 1 row</title></rect>", html)
+
+
+def test_a_snapshot_says_how_long_a_recovery_from_it_takes(server_dsn, template, tmp_path):
+    with day_of(server_dsn, template, tmp_path) as day:
+        PostgresSnapshots(day.engine).take("well")
+        with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as client:
+            client.get("/?token=secret")
+            words = words_of(client.get("/snapshots?pipeline=well").text)
+    assert "replays 0 commits. On two processors, this takes about 1" in words
 
 
 def test_lineage_leads_from_the_files_to_the_table(show, day):

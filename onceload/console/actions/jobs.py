@@ -6,7 +6,7 @@ from typing import Literal
 
 from onceload.console.access import Job
 from onceload.console.actions.asking import Action, Answer, Asked, Field, Question
-from onceload.contradictions import against_replacing
+from onceload.contradictions import against_replacing, may_choose
 from onceload.pipeline_file import placeholders
 from onceload.placeholders import GIVEN
 from onceload.recoveries import rewind_in_words
@@ -34,6 +34,9 @@ def _ask_load(asked: Asked) -> Question:
     which = f"the file {asked.values['file']}" if asked.values.get("file") else "all files of the pipeline"
     if paused := _paused(asked, title="Load"):
         return paused
+    if asked.values.get("file") and not may_choose(asked.file.declared):
+        sentences = ("This pipeline loads records in their order, so a load of one file alone is not possible.",)
+        return Question(title="Load", sentences=sentences, button=None)
     return Question(
         title="Load",
         sentences=(f"The new records of {which} are loaded. Records that are already loaded are skipped.",),
