@@ -5,6 +5,7 @@ from onceload.commands.arguments import Arguments, Commands, command
 from onceload.databases import open_database
 from onceload.settings import Settings
 from onceload.terminal import (
+    lines_of_words,
     show_json,
     show_table,
     words,
@@ -47,5 +48,5 @@ def diagnose(arguments: Arguments, settings: Settings) -> ExitCode:
         show_table([{"check": each.name, "ok": each.healthy, "found": each.found} for each in checks], nothing="")
     for check in checks:
         if not check.healthy:
-            words(f"{check.name}: expected {check.expected}, found {check.found}; {check.fix}")
+            lines_of_words(f"{check.name}: expected {check.expected}, found {check.found}; {check.fix}")
     return ExitCode.DONE if all(check.healthy for check in checks) else ExitCode.WRONG_USE

@@ -17,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, redact
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from structlog import get_logger
 
@@ -25,7 +24,7 @@ from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.links import console_page
-from onceload_airflow.versions import AsyncCallback
+from onceload_airflow.versions import AirflowFailException, AsyncCallback, redact
 from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_core.postgres.views import look
 

@@ -18,7 +18,6 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.asset import AssetModel, DagScheduleAssetReference
 from airflow.models.dag import DagModel
-from airflow.providers.common.compat.sdk import AirflowException, conf
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -33,6 +32,7 @@ from onceload.lag import Described
 from onceload_airflow.by_hand import PIPELINES
 from onceload_airflow.hook import OnceloadHook, access_of
 from onceload_airflow.ingest import dag_id_of
+from onceload_airflow.versions import AirflowException, conf
 from onceload_core.errors import SettingRefused
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_jobs.files.addresses import use_access

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import get_current_context
 
 from onceload.outcome import Outcome
-from onceload_airflow.versions import AirflowRescheduleException
+from onceload_airflow.versions import AirflowException, AirflowFailException, AirflowRescheduleException
 from onceload_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
 from onceload_core.pause import PipelinePaused
 

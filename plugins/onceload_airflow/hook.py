@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
 from onceload.databases import open_database
@@ -16,6 +15,7 @@ from onceload.pipeline import Pipeline
 from onceload.settings import Settings, read_settings
 from onceload_airflow.connections import CONNECTION, CONNECTION_TYPE, STORE, ConnectionNotFound
 from onceload_airflow.provider import PLACEHOLDERS, RELABELING
+from onceload_airflow.versions import AirflowNotFoundException, find_connection, mask_secret
 from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_jobs.files.addresses import is_of_s3, use_access
 
@@ -96,7 +96,7 @@ def access_of(path: str) -> Mapping[str, str]:
     if not is_of_s3(path) or any(map(os.environ.get, _CREDENTIALS)):
         return {}
     try:
-        connection = BaseHook.get_connection(STORE)
+        connection = find_connection(STORE)
     except AirflowNotFoundException as error:
         raise ConnectionNotFound(STORE) from error
     if connection.conn_type != "aws":
@@ -114,7 +114,7 @@ def access_of(path: str) -> Mapping[str, str]:
 
 def _address(conn_id: str) -> str:
     try:
-        connection = BaseHook.get_connection(conn_id)
+        connection = find_connection(conn_id)
     except AirflowNotFoundException as error:
         raise ConnectionNotFound(conn_id) from error
     scheme, _, rest = connection.get_uri().partition("://")

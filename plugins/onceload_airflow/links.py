@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
+from onceload_airflow.versions import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

@@ -11,15 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from airflow.providers.common.compat.sdk import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    AirflowSkipException,
-)
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Connection
+from airflow.sdk import BaseOperator, BaseOperatorLink, BaseSensorOperator, Connection
 
 import onceload
 import onceload_jobs
@@ -34,6 +28,14 @@ from onceload_airflow.failures import failure_of, in_airflows_words
 from onceload_airflow.hook import OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink, console_page
 from onceload_airflow.spark_submit import submit_command
+from onceload_airflow.versions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+    find_connection,
+    stats,
+)
 from onceload_core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -223,7 +225,7 @@ class Load(_OfPipeline):
 
     def _connection(self) -> Connection:
         try:
-            return BaseHook.get_connection(self.conn_id)
+            return find_connection(self.conn_id)
         except AirflowNotFoundException as error:
             # Retried, because Airflow gives the same error when it cannot look it up at the moment.
             raise AirflowException(
@@ -339,11 +341,10 @@ class Report(_OfPipeline):
 
 def _send_metrics(counts: Mapping[str, Any]) -> None:
     """Send the counts to Airflow's metrics, tagged with the pipeline."""
-    from airflow.providers.common.compat.sdk import Stats
-
+    metrics = stats()
     for name in ("loaded", "duplicates", "quarantined", "filtered", "bytes"):
-        Stats.incr(f"onceload.{name}", counts[name], tags={"pipeline": counts["pipeline"]})
-    Stats.gauge("onceload.position", counts["position"], tags={"pipeline": counts["pipeline"]})
+        metrics.incr(f"onceload.{name}", counts[name], tags={"pipeline": counts["pipeline"]})
+    metrics.gauge("onceload.position", counts["position"], tags={"pipeline": counts["pipeline"]})
 
 
 def _counts(report: "LoadReport") -> dict[str, Any]:

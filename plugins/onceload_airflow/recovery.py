@@ -3,6 +3,7 @@
 A task that deletes rows first shows what it would delete, and waits for approval.
 """
 
+import inspect
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -11,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, SkipMixin, conf
-from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
 from onceload.contradictions import refuse_choice
@@ -23,7 +23,7 @@ from onceload_airflow.asked import REPLACE, accepts_differences, chosen_files, i
 from onceload_airflow.ingest import dag_id_of
 from onceload_airflow.operators import Load
 from onceload_airflow.upkeep import OfOnePipeline
-from onceload_airflow.versions import no_retry_after
+from onceload_airflow.versions import AirflowFailException, SkipMixin, conf, no_retry_after
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
 from onceload_core.postgres import PostgresLedger
@@ -135,6 +135,12 @@ class Look(OfOnePipeline, SkipMixin):
 
 class Approve(ApprovalOperator):
     """Ask for approval if rows would be deleted."""
+
+    def __init__(self, *, response_timeout: timedelta, **others: Any) -> None:  # noqa: ANN401
+        # Before this argument had its name, a deferred task waited for the timeout of its execution.
+        is_known = "response_timeout" in inspect.signature(HITLOperator.__init__).parameters
+        timeout = {"response_timeout": response_timeout} if is_known else {"execution_timeout": response_timeout}
+        super().__init__(**{**others, **timeout})
 
     def execute(self, context: "Context") -> Any:  # noqa: ANN401 - as the operator above it has it.
         if context["params"]["what"] != REWIND:

@@ -5,7 +5,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
 from onceload.pipeline import Pipeline
@@ -15,6 +14,7 @@ from onceload_airflow.asked import given_values
 from onceload_airflow.connections import CONNECTION
 from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.versions import AirflowFailException
 from onceload_core.errors import NotFound
 from onceload_core.postgres import PostgresSnapshots
 

@@ -1,20 +1,89 @@
-"""Differences between versions of Airflow, from 3.1 on, that Airflow's own compatibility package does not cover."""
+"""Differences between versions of Airflow, from 3.1 on, and of the providers that were installed with each.
 
-from typing import Any
+Airflow's own compatibility package has these names too, but only in releases that are newer than an Airflow 3.1 that is
+installed already, and installing Onceload must not change it.
+"""
 
-from airflow.providers.common.compat.sdk import AirflowException
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-try:
+
+def _newest(name: str, *modules: str) -> Any:  # noqa: ANN401 - each has its own type.
+    """The name from the first module that has it: the newest comes first."""
+    for module in modules:
+        try:
+            return getattr(import_module(module), name)
+        except (AttributeError, ImportError):
+            continue
+    raise ImportError(f"this version of Airflow has no {name}")
+
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        SkipMixin,
+        conf,
+        mask_secret,
+        redact,
+    )
+    from airflow.sdk import Connection
     from airflow.sdk.definitions.callback import AsyncCallback
-except ImportError:  # Airflow 3.1
-    from airflow.sdk.definitions.deadline import AsyncCallback  # type: ignore[attr-defined]
-
-try:
     from airflow.sdk.exceptions import AirflowRescheduleException
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import AirflowRescheduleException
+else:
+    _EXCEPTIONS = ("airflow.sdk.exceptions", "airflow.exceptions")
+    _SECRETS = (
+        "airflow.sdk.log",
+        "airflow.sdk._shared.secrets_masker",
+        "airflow.sdk.execution_time.secrets_masker",
+        "airflow.utils.log.secrets_masker",
+    )
+    AirflowException = _newest("AirflowException", *_EXCEPTIONS)
+    AirflowFailException = _newest("AirflowFailException", *_EXCEPTIONS)
+    AirflowNotFoundException = _newest("AirflowNotFoundException", *_EXCEPTIONS)
+    AirflowRescheduleException = _newest("AirflowRescheduleException", *_EXCEPTIONS)
+    AirflowSkipException = _newest("AirflowSkipException", *_EXCEPTIONS)
+    AsyncCallback = _newest("AsyncCallback", "airflow.sdk.definitions.callback", "airflow.sdk.definitions.deadline")
+    SkipMixin = _newest("SkipMixin", "airflow.sdk.bases.skipmixin", "airflow.models.skipmixin")
+    conf = _newest("conf", "airflow.sdk.configuration", "airflow.configuration")
+    mask_secret = _newest("mask_secret", *_SECRETS)
+    redact = _newest("redact", *_SECRETS)
 
-__all__ = ["AirflowRescheduleException", "AsyncCallback", "no_retry_after", "plugin_errors"]
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowRescheduleException",
+    "AirflowSkipException",
+    "AsyncCallback",
+    "SkipMixin",
+    "conf",
+    "find_connection",
+    "mask_secret",
+    "no_retry_after",
+    "plugin_errors",
+    "redact",
+    "stats",
+]
+
+
+def find_connection(conn_id: str) -> "Connection":
+    """A connection of Airflow; the first release of 3.1 finds those of its database only within a task."""
+    from airflow.sdk import BaseHook
+
+    try:
+        return BaseHook.get_connection(conn_id)
+    except ImportError:
+        from airflow.models.connection import Connection as OfServer
+
+        return OfServer.get_connection_from_secrets(conn_id)
+
+
+def stats() -> Any:  # noqa: ANN401 - it has no common type.
+    """Airflow's metrics; asked for late, because importing them configures them."""
+    return _newest("Stats", "airflow.sdk.observability.stats", "airflow.observability.stats", "airflow.stats")
 
 
 def plugin_errors() -> dict[str, str]:

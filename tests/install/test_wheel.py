@@ -34,7 +34,15 @@ target: {{table: public.{name}}}
 """
 _SUITE = "expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]"
 _INSTALL = ("pip", "install", "--quiet", "--disable-pip-version-check")
-_OLDEST_AIRFLOW = "apache-airflow==3.1.*"
+#: The first release that is supported, with providers of its time. With the libraries of today, it runs no task.
+_FIRST_AIRFLOW = (
+    "apache-airflow==3.1.0",
+    "apache-airflow-providers-common-compat==1.7.4",
+    "apache-airflow-providers-postgres==6.3.0",
+    "apache-airflow-providers-standard==1.9.0",
+    "structlog==25.4.0",
+)
+_OLDEST_AIRFLOW = ("apache-airflow==3.1.*", "apache-airflow-providers-postgres")
 _DAG_OF_OTHERS = """\
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
@@ -286,9 +294,10 @@ asyncio.run(watch())
 """
 
 
-def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel, home, dsn):
+@pytest.mark.parametrize("airflow", [_FIRST_AIRFLOW, _OLDEST_AIRFLOW], ids=["first", "oldest"])
+def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel, home, dsn, airflow):
     installed = Installed(home)
-    installed.install(_OLDEST_AIRFLOW, "apache-airflow-providers-postgres")
+    installed.install(*airflow)
     (home / "airflow" / "dags").mkdir(parents=True)
     (home / "airflow" / "dags" / "theirs.py").write_text(_DAG_OF_OTHERS)
     environment = _migrated(installed)
@@ -302,6 +311,8 @@ def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel
     installed.run("airflow", "connections", "add", "onceload", "--conn-uri", address, **environment)
     installed.run("onceload", "init", ONCELOAD_DSN=dsn)
     installed.run("onceload", "doctor", "--airflow", **environment)
+    if airflow is _FIRST_AIRFLOW:
+        return
     installed.run("airflow", "dag-processor", "--num-runs", "1", **environment)
     found = installed.run("airflow", "dags", "list", "--output", "plain", **environment).stdout
     watched = installed.run("python", "-c", _WATCH, **environment, ONCELOAD_DSN=dsn).stdout
