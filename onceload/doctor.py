@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from sqlalchemy import Engine, text
@@ -40,7 +41,9 @@ class Check:
 
 def examine(settings: Settings, *, open_database: Callable[..., AbstractContextManager[Engine]]) -> list[Check]:
     """Run all checks; one that fails does not stop the others."""
-    return [_python(), _java(os.environ), _disk(settings.home), *check_database(settings, open_database)]
+    needs_java = find_spec("pyspark") is not None
+    java = [_java(os.environ)] if needs_java else []
+    return [_python(), *java, _disk(settings.home), *check_database(settings, open_database)]
 
 
 def _python() -> Check:
@@ -49,7 +52,7 @@ def _python() -> Check:
         healthy=(3, 11) <= sys.version_info < (3, 14),
         expected="Python 3.11, 3.12 or 3.13",
         found=sys.version.split()[0],
-        fix="install one of them, and run `make setup PYTHON=python3.12`",
+        fix="install one of them, and Onceload with it (in a checkout: `make setup PYTHON=python3.12`)",
     )
 
 

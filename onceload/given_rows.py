@@ -48,7 +48,12 @@ class _Given:
 
     def pieces(self, rows: object) -> Iterator[_Piece]:
         """The rows to commit together."""
-        reader = _find_reader(rows)
+        try:
+            reader = _find_reader(rows)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            # The first sentence may have a value.
+            found = f"Arrow does not take the frame: {error.args[-1] if error.args else type(error).__name__}"
+            raise self.refusal(found, "values of one type in each column, or a list of mappings") from error
         if reader is not None:
             self._check_names(reader.schema.names)
             yield from self._tables(reader)
@@ -118,7 +123,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _find_reader(rows: Any) -> pa.RecordBatchReader | None:  # noqa: ANN401 - whatever a program has.
     """The rows as Arrow batches, if they have that form."""
-    if type(rows).__module__.partition(".")[0] == "pandas":
+    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
         # Its own stream would include the index as a column.
         rows = pa.Table.from_pandas(rows, preserve_index=False)
     elif isinstance(rows, pa.RecordBatch):

@@ -308,7 +308,7 @@ _QUARANTINE: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, st
     "list": (
         list_records,
         "list quarantined records, and count them by reason",
-        "--reason 'no integer'",
+        "--reason 'not a valid bigint'",
     ),
     "show": (show, "show everything about one record, with its bytes", "12"),
     "export": (

@@ -492,3 +492,13 @@ def test_a_pause_from_python_has_the_user_of_the_process_and_is_returned_by_the_
     assert rows.pipeline().pause(why="another", by="ben") == onceload.Paused(pause=paused.pause, is_earlier=True)
     assert rows.pipeline().resume() == paused.pause
     assert rows.pipeline().resume() is None
+
+
+@pytest.mark.parametrize("ids", [[1, "x"], [10**30, 2], [1 + 2j, 2]], ids=["two types", "too large", "no number"])
+def test_a_frame_that_arrow_does_not_take_is_refused_whole(rows: Rows, ids: list[object]) -> None:
+    frame = pd.DataFrame({"id": pd.Series(ids, dtype=object), "note": ["a", "b"]})
+
+    with pytest.raises(onceload.OnceloadError, match=r"Arrow does not take the frame"):
+        rows.load(frame, first_id=0)
+
+    assert rows.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
