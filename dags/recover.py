@@ -50,8 +50,8 @@ with DAG(
             None,
             type=["null", "integer"],
             minimum=0,
-            description="rewind: the position that the pipeline should be at; if something has committed since, the "
-            "run fails and nothing is changed. Empty: not checked.",
+            description="rewind: the position that the pipeline should be at when the dry run begins; otherwise the "
+            "run fails, and nothing is changed. Empty: not checked.",
         ),
         "accept_differences": Param(
             default=False,

@@ -52,13 +52,11 @@ class History:
         of_pipelines: dict[int, list[Record]] = {each: [] for each in ids}
         for row in rows:
             of_pipelines[row.pipeline_id].append(row)
+        found = {each: _after(known.get(each), some, first=first) for each, some in of_pipelines.items() if some}
+        sums = {each: after for each, after in found.items() if after}
         # Another page may do the same at once: whichever is stored last is right too.
-        for each, found in of_pipelines.items():
-            if found and (after := _after(known.get(each), found, first=first)):
-                self._known[each] = after
-            else:
-                self._known.pop(each, None)
-        return {each: _in_hours(self._known[each], first=first) for each in ids if each in self._known}
+        self._known = {each: old for each, old in self._known.items() if each not in of_pipelines} | sums
+        return {each: _in_hours(after, first=first) for each, after in sums.items()}
 
 
 def _binds(ids: Sequence[int], known: Mapping[int, _Known], *, since: datetime) -> dict[str, object]:

@@ -18,7 +18,7 @@ _FILES = 100
 _RECEIPTS = 500
 _OTHERS = 100
 _ENDLESS = 2**63 - 1
-#: On two processors: the first from docs/benchmarks.md, and 1,000,000 commits of 10,000 files took 8.7 s.
+#: On two processors: the first from docs/benchmarks.md, and 1,000,000 commits of 10,000 files took 8.7 to 12.7 s.
 _PRODUCERS_A_S, _COMMITS_A_S = 500_000, 100_000
 
 

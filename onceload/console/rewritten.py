@@ -86,7 +86,9 @@ def comparison_of(engine: Engine, access: Access, described: Described, name: st
                     parts = tuple(_compare(url, receipts))
     except OnceloadError as error:
         not_compared = str(error)
-    if not_compared is None and any(part.is_same is None for part in parts):
+    if len(receipts) == _PARTS_MAX:
+        not_compared = f"only the first {_PARTS_MAX} commits of the file are shown here. Use Verify"
+    elif not_compared is None and any(part.is_same is None for part in parts):
         not_compared = f"only the first {_READ_BYTES_MAX // 2**20} MiB of the file are compared here. Use Verify"
     return Comparison(
         name=name,

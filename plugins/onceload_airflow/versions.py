@@ -75,7 +75,9 @@ def find_connection(conn_id: str) -> "Connection":
 
     try:
         return BaseHook.get_connection(conn_id)
-    except ImportError:
+    except ImportError as error:
+        if "SUPERVISOR_COMMS" not in str(error):
+            raise
         from airflow.models.connection import Connection as OfServer
 
         return OfServer.get_connection_from_secrets(conn_id)

@@ -18,11 +18,11 @@ target: {{table: public.{name}}}
 publish: direct
 quality: {{quarantined_max: 100%}}
 """
-#: A reader may read the logs of one DAG, and an operator may start it too, but not the DAG `backfill`.
+#: A reader may read the logs of one DAG. An operator and a colleague may start it too, but not the DAG `backfill`.
 _RIGHTS = """
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
-MAY = {"reader": {"GET"}, "operator": {"GET", "POST"}}
+MAY = {"reader": {"GET"}, "operator": {"GET", "POST"}, "colleague": {"GET", "POST"}}
 
 class SomeRights(SimpleAuthManager):
     def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
@@ -107,7 +107,7 @@ def test_rights_in_airflow_are_those_of_the_console(airflow, dsn):
         ("operator", "POST", "/discard?pipeline=theirs", {"id": str(theirs["record"]), "token": "{operator}"}),
         ("operator", "POST", "/discard?pipeline=ours", {"id": str(theirs["record"]), "token": "{operator}"}),
         ("operator", "POST", "/discard?pipeline=ours", {"id": str(ours["record"]), "token": "forged"}),
-        ("reader", "POST", "/discard?pipeline=ours", {"id": str(ours["record"]), "token": "{operator}"}),
+        ("colleague", "POST", "/discard?pipeline=ours", {"id": str(ours["record"]), "token": "{operator}"}),
         ("operator", "POST", "/load?pipeline=ours", {"token": "{operator}"}),
     ]
 
