@@ -68,10 +68,13 @@ SELECT receipt.position, receipt.rows, receipt.records, receipt.digest, ledger.b
  ORDER BY receipt.position LIMIT :at_most;
 
 -- name: rows_of_file
+-- Receipts of retries read no records of the file: their rows are the quarantined records that were retried.
 SELECT CAST(coalesce(sum(receipt.rows), 0) AS bigint)
+       + (SELECT count(*) FROM onceload.quarantine AS record
+           WHERE record.producer_id = :producer_id AND record.state = 'retried')
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
  WHERE receipt.producer_id = :producer_id AND receipt.records > 0 AND receipt.pipeline_id = :pipeline_id
-   AND ledger.kind IN ('load', 'retry')
+   AND ledger.kind = 'load'
    AND NOT EXISTS (SELECT FROM onceload.ledger AS rewind
                     WHERE rewind.pipeline_id = ledger.pipeline_id AND rewind.kind = 'rewind'
                       AND rewind.position > ledger.position AND rewind.rewound_to < ledger.position);

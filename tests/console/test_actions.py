@@ -73,6 +73,12 @@ def test_a_fixed_record_is_loaded_once(console, day):
     assert day.ask("SELECT session FROM onceload.ledger WHERE kind = 'retry'")[0][0].split("/retry by ")[1]
 
 
+def test_a_retried_record_counts_as_a_row_of_its_file(console, day):
+    confirm(console, f"/fix?pipeline=well&id={quarantined(day, 'x')}", raw='{"n": 2}')
+
+    assert "The 3 rows stay" in words_of(console.get("/rewritten?pipeline=well&name=a.jsonl").text)
+
+
 def test_a_record_that_is_still_wrong_stays_with_its_new_reason(console, day):
     number = quarantined(day, "y")
 
