@@ -357,6 +357,7 @@ def test_days_for_which_there_are_no_runs_are_reported(airflow, dsn, tmp_path):
 
 _ASK_NOBODY = """
 import os
+from datetime import timedelta
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from onceload_airflow.connections import ConnectionNotFound
 from onceload_airflow.hook import OnceloadHook
@@ -364,8 +365,8 @@ from onceload_airflow.operators import Load
 from onceload_airflow.recovery import Approve
 
 for asked, refused in (
-    (lambda: Approve(task_id="a", subject="s").execute_complete({}, {"error": "too late.", "error_type": "timeout"}),
-     AirflowFailException),
+    (lambda: Approve(task_id="a", subject="s", response_timeout=timedelta(days=1)).execute_complete(
+        {}, {"error": "too late.", "error_type": "timeout"}), AirflowFailException),
     (lambda: Load(task_id="l", pipeline_file="", publishes=True, conn_id="none")._connection(), AirflowException),
     (lambda: OnceloadHook().opened().__enter__(), ConnectionNotFound),
 ):
