@@ -303,6 +303,11 @@ def test_a_block_with_a_wrong_snappy_checksum_is_refused(tmp_path):
         read_groups(path, Format.AVRO, a="text")
 
 
+def with_other_end(content):
+    """The marker is random, so a fixed byte would sometimes change nothing."""
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -312,7 +317,7 @@ def test_a_block_with_a_wrong_snappy_checksum_is_refused(tmp_path):
         (lambda header, count, data: joined(header, -1, data), "is negative"),
         (lambda header, count, data: joined(header, count, data, size=-1), "is negative"),
         (lambda header, count, data: joined(header, count, data, size=2**40), "in the middle of a block"),
-        (lambda header, count, data: joined(header, count, data)[:-1] + b"?", "not followed by the sync marker"),
+        (lambda header, count, data: with_other_end(joined(header, count, data)), "not followed by the sync marker"),
         (lambda header, count, data: joined(header, count, data)[:-1], "in the middle of a block"),
         (lambda header, count, data: joined(header, count, data) + b"\x02", "in the middle of a block"),
         (lambda header, _count, _data: header[:-20], "in the middle of a block"),
