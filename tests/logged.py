@@ -19,4 +19,4 @@ class Logged:
     def one(self, name):
         """The fields of an event that is logged once; seconds differ, but are never negative."""
         (fields,) = [fields for each, fields in self.all() if each == name]
-        return {key: value >= 0 if key == "seconds" else value for key, value in fields.items()}
+        return {key: value >= 0 if key == "seconds" or key.endswith("_s") else value for key, value in fields.items()}

@@ -35,6 +35,7 @@ def test_a_load_logs_its_start_its_commit_and_its_end(loads, logged):
     assert logged.one("load_started") == {**of_load, "files": 1, "bytes": size}
     assert logged.one("load_ended") == {
         **of_load, "outcome": "loaded", "rows": 2, "quarantined": 1, "noted": 0, "seconds": True,
+        **{f"{phase}_s": True for phase in ("plan", "stage", "end", *([] if is_direct else ["publish"]))},
     }  # fmt: skip
     if not is_direct:
         assert logged.one("batch_staged") == {**of_load, "rows": 2, "pieces": 1, "quarantined": 1, "seconds": True}

@@ -3412,8 +3412,8 @@ IGNORED_FIELD_BUGS = (
     Bug(
         name="the fields that a staged batch ignored are forgotten when it is published",
         file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
-        correct="seconds=time.monotonic() - started).with_notes(notes)",
-        wrong="seconds=time.monotonic() - started, notes=notes)",
+        correct="report.timed(stopwatch).with_notes(notes)",
+        wrong="report.timed(stopwatch).with_notes([note for note in notes if note.ignored is None])",
         tests=(
             f"{OF_IGNORED_FIELDS}::test_a_batch_that_is_published_later_reports_what_was_ignored_when_it_was_staged",
         ),

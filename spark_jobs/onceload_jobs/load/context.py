@@ -14,6 +14,7 @@ from onceload_core.postgres.batches import planner_of
 from onceload_core.postgres.deliveries import OpenWork, PostgresDeliveries
 from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.replay import Run
+from onceload_jobs.load.phases import Stopwatch
 from onceload_jobs.load.settings import LoadSettings, without_replaced
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.choice import Choice
@@ -39,11 +40,13 @@ class LoadContext:
     session: Session
     #: The pipeline's position at the start.
     before: Position
+    stopwatch: Stopwatch
 
     @classmethod
     def begun(
         cls, declared: Declared, settings: LoadSettings, engine: Engine, *, batch: Batch, run: Run | None
     ) -> "LoadContext":
+        stopwatch = Stopwatch()
         ledger = PostgresLedger(engine)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
         refuse_paused(engine, declared.name)
@@ -63,6 +66,7 @@ class LoadContext:
             version=version,
             session=ledger.open_session(declared.name, planner_of(batch), version=version),
             before=ledger.position(declared.name),
+            stopwatch=stopwatch,
         )
 
     def end(self) -> None:

@@ -35,6 +35,7 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.load_events import LoadEvents
 from onceload_jobs.load.offering import Offering
+from onceload_jobs.load.phases import Phase
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.load.settings import LoadSettings
@@ -139,7 +140,6 @@ class _Load:
     """One load, from its first plan to its report."""
 
     def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
-        self._started = time.monotonic()
         self._context, self._events = context, LoadEvents(context)
         self._sessions = Sessions(context, tasks=tasks, running=running)
         self._staged_batch = StagedBatch(context, self._sessions)
@@ -160,6 +160,7 @@ class _Load:
         try:
             notes = self._load()
         finally:
+            context.stopwatch.switch_to(Phase.END)
             # A kept batch is complete.
             with suppress(OnceloadError):
                 if self._staged_batch.kept is None:
@@ -172,11 +173,10 @@ class _Load:
         report = replace(
             report,
             version=context.version,
-            seconds=time.monotonic() - self._started,
             engine=self._sessions.engine,
             staged=self._staged_batch.kept,
         )
-        return report.with_notes(notes)
+        return report.timed(context.stopwatch).with_notes(notes)
 
     def _load(self) -> tuple[Note, ...]:
         """Offer what is new, work, and wait for other sessions, until nothing new is left."""

@@ -41,6 +41,7 @@ class LoadEvents:
             quarantined=report.quarantined,
             noted=len({note.name for note in report.notes}),
             seconds=round(report.seconds, 3),
+            **{f"{phase}_s": round(seconds, 3) for phase, seconds in report.seconds_of.items()},
         )
         log_ignored(report.ignored, **self._of_load)
 

@@ -7,6 +7,7 @@ from onceload_core.names import Batch, Position, Version
 from onceload_core.postgres import PostgresLedger
 from onceload_jobs.files.notes import Ignored, Note, problems_of
 from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.phases import Phase, Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,8 @@ class Report:
     filtered: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    #: How many of them each phase took.
+    seconds_of: dict[Phase, float] = field(default_factory=dict)
     #: What ran the sessions; None if there was nothing to load.
     engine: Engine | None = None
     #: Rows that wait to be published; None if nothing was staged, or all of it is published.
@@ -55,6 +58,10 @@ class Report:
         kept = tuple(note for note in some if note.ignored is None)
         return replace(self, notes=kept, ignored_fields=dict(ignored.fields), ignored_of=ignored.records)
 
+    def timed(self, stopwatch: Stopwatch) -> "Report":
+        seconds_of = stopwatch.seconds()
+        return replace(self, seconds=sum(seconds_of.values()), seconds_of=seconds_of)
+
     @property
     def ignored(self) -> Ignored:
         return Ignored.of(self.ignored_fields, records=self.ignored_of)
@@ -72,6 +79,10 @@ class Report:
             filtered=self.filtered + later.filtered,
             bytes=self.bytes + later.bytes,
             seconds=self.seconds + later.seconds,
+            seconds_of={
+                phase: self.seconds_of.get(phase, 0.0) + later.seconds_of.get(phase, 0.0)
+                for phase in self.seconds_of | later.seconds_of
+            },
         )
 
 

@@ -14,6 +14,7 @@ from onceload_jobs.files.addresses import is_of_s3, known_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.engine import LAUNCHED, Engine, engine_for
+from onceload_jobs.load.phases import Phase
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.plan.to_read import FileToRead
 from onceload_jobs.publish.postgres_transform import with_made_columns
@@ -94,7 +95,9 @@ class Sessions:
         notes: list[Note] = []
         before, left = None, context.left()
         while left != before and self._is_for_us(left) and not context.is_stopped:
-            notes += self.tasks.run(job or self.prepared_job(), self._names(self._tasks.slots))
+            prepared, names = job or self.prepared_job(), self._names(self._tasks.slots)
+            with context.stopwatch.during(Phase.STAGE):
+                notes += self.tasks.run(prepared, names)
             # A newer process with the same session name continues instead.
             until_answered(context.renew)
             before, left = left, context.left()
@@ -117,7 +120,8 @@ class Sessions:
             return LocalTasks()
         if settings.engine is Engine.SPARK or declared.needs_spark or not is_large:
             self.report_waiting("Spark to start")
-            return self._running.enter_context(self._spark())
+            with self._context.stopwatch.during(Phase.START):
+                return self._running.enter_context(self._spark())
         self.engine = Engine.LOCAL
         return self._running.enter_context(closing(TasksWhileSparkStarts(self._spark(), names=self._names)))
 

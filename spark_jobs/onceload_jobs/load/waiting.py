@@ -7,6 +7,7 @@ from onceload_core.ports import Outlook
 from onceload_core.postgres.deliveries import OpenWork
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
+from onceload_jobs.load.phases import Phase
 from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.plan.plan import depends_on_others
 from onceload_jobs.write.patience import until_answered
@@ -66,6 +67,7 @@ class OtherLoads:
                 notes += sessions.work()
                 # A delivery may become free when a lease ends, which does not change the outlook.
                 helps_at = time.monotonic() + context.beat_s
-            time.sleep(pause_s)
+            with context.stopwatch.during(Phase.WAIT):
+                time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S[1])
         return False

@@ -5,7 +5,6 @@ or gets no answer to COMMIT, the same call is made again: ids that took effect a
 with the same ids race for the commit, and the ledger refuses the later one, which finds duplicates.
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +33,7 @@ from onceload_jobs.formats.records import BadRecord, Records
 from onceload_jobs.load.given.offered_rows import OfferedRows
 from onceload_jobs.load.load import snapshot_if_due
 from onceload_jobs.load.load_events import log_ignored
+from onceload_jobs.load.phases import Phase, Stopwatch
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.pipeline.columns import SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared
@@ -97,20 +97,20 @@ def load_rows(
     reached: Reached = unwatched,
 ) -> Report:
     """Commit each offer, without the rows whose ids are loaded; the report counts those as duplicates."""
-    started, offered, ignored = time.monotonic(), 0, Ignored()
+    stopwatch, offered, ignored = Stopwatch(), 0, Ignored()
     check_own_name("batch", batch)
     engine = connect(settings)
     # An error while the rows are produced is the program's own, even if its rows come from a database.
     asking = partial(translated, pipeline=declared.name, doing=f"loading rows of {producer}")
     try:
         with asking():
-            job = _Job.begun(declared, engine, producer=producer, batch=batch, run=run, reached=reached)
-            job, before = replace(job, is_without_gaps=is_without_gaps), job.ledger.position(declared.name)
+            begun = _Job.begun(declared, engine, producer=producer, batch=batch, run=run, reached=reached)
+            job, before = replace(begun, is_without_gaps=is_without_gaps), begun.ledger.position(declared.name)
         for each in offers:
-            with asking():
+            with asking(), stopwatch.during(Phase.PUBLISH):
                 ignored += _commit(replace(job, offered=offered), each)
             offered += len(each.ids)
-        with asking():
+        with asking(), stopwatch.during(Phase.END):
             notes = snapshot_if_due(engine, declared.name)
             report = report_of(job.ledger, declared.name, batch, after=before)
     finally:
@@ -120,11 +120,10 @@ def load_rows(
         report,
         duplicates=offered - report.loaded - report.quarantined,
         version=job.session.version,
-        seconds=time.monotonic() - started,
         notes=notes,
         ignored_fields=dict(ignored.fields),
         ignored_of=ignored.records,
-    )
+    ).timed(stopwatch)
 
 
 @dataclass(frozen=True, kw_only=True)

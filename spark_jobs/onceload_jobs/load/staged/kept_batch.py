@@ -3,10 +3,9 @@
 Each may be called again, by any process, at any time, and concurrently: at most one commit publishes a stage.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Engine
@@ -25,6 +24,7 @@ from onceload_jobs.batch.made_columns import with_lineage_of
 from onceload_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from onceload_jobs.batch.stage import Stage, StageLost, drop_stage
 from onceload_jobs.load.load import snapshot_if_due
+from onceload_jobs.load.phases import Phase, Stopwatch
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.overtaking import goes_on
@@ -100,7 +100,7 @@ class _OpenedBatch:
 
 def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
     """Publish a kept batch; if it was published before, nothing changes."""
-    started = time.monotonic()
+    stopwatch = Stopwatch(Phase.PUBLISH)
     with _engine(declared, settings, batch, doing="publishing") as engine:
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         try:
@@ -121,11 +121,12 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
                 raise
             notes = note_nothing_good(declared, ledger.all_bad(declared.name, batch))
             return report_of(ledger, declared.name, batch, after=Position(position - 1)).with_notes(notes)
+        stopwatch.switch_to(Phase.END)
         drop_stage(engine, opened.kept.stage)
         notes = opened.publish_input.notes + snapshot_if_due(engine, declared.name)
         notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch))
         report = report_of(ledger, declared.name, batch, after=before)
-    return replace(report, seconds=time.monotonic() - started).with_notes(notes)
+    return report.timed(stopwatch).with_notes(notes)
 
 
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:

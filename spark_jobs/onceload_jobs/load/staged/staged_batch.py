@@ -22,6 +22,7 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.offering import ClaimedWork
+from onceload_jobs.load.phases import Phase
 from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.load.staged.overtaking import Overtaking, overtaking, sealed_ends
 from onceload_jobs.pipeline.declared import Declared, UnknownFields, Write
@@ -104,7 +105,8 @@ class StagedBatch:
         job = replace(self._sessions.prepared_job(), replaced=_replaced(work))
         bundles, left_out, losses = work.bundles, list[Note](), 0
         while True:
-            staged = self._stage_once(job, bundles, work.claim, left_out=left_out)
+            with self._context.stopwatch.during(Phase.STAGE):
+                staged = self._stage_once(job, bundles, work.claim, left_out=left_out)
             if isinstance(staged, _Staged) and not staged.leaves_out:
                 return [*left_out, *staged.notes]
             if self._context.is_stopped:
@@ -241,11 +243,14 @@ class StagedBatch:
         early: EarlyCopy | None,
     ) -> None:
         engine, ledger, settings = self._context.engine, self._context.ledger, self._context.settings
+        stopwatch = self._context.stopwatch
         if settings.publishes:
             if self._declared.suite is not None:
-                audit = audit_stage(engine, ledger, job, stage, pieces, docs=settings.docs)
-                check(audit, job, stage)
-            publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
+                with stopwatch.during(Phase.AUDIT):
+                    audit = audit_stage(engine, ledger, job, stage, pieces, docs=settings.docs)
+                    check(audit, job, stage)
+            with stopwatch.during(Phase.PUBLISH):
+                publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
         elif any(piece.advances for piece in pieces):
             sealed = tuple(sealed_ends(self._declared.source, bundles, pieces))
             keep_batch(engine, job, stage, claim, deliveries=len(bundles), notes=notes, sealed=sealed)
