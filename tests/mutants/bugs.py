@@ -227,10 +227,17 @@ COMMIT_BUGS = (
         tests=(f"{OF_CLAIMS}::test_a_claim_is_acked_by_its_commit_and_by_no_second_one",),
     ),
     Bug(
+        name="a transaction that write_rows ended goes on as another",
+        file=COMMIT,
+        correct="connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS",
+        wrong="driver",
+        tests=(f"{IN_POSTGRES}::test_the_writer_of_the_rows_must_leave_the_transaction_open",),
+    ),
+    Bug(
         name="rows and proof in two transactions, should write_rows end the first",
         file=COMMIT,
-        correct="if not is_open or get_transaction_id(connection) != transaction_id:",
-        wrong="if not is_open and transaction_id is None:",
+        correct="    if taken.transaction_id != transaction_id:\n",
+        wrong="    if taken.transaction_id is None:\n",
         tests=(f"{IN_POSTGRES}::test_the_writer_of_the_rows_must_leave_the_transaction_open",),
     ),
     Bug(
@@ -255,24 +262,31 @@ COMMIT_BUGS = (
         tests=(f"{OF_COMMITS}::test_more_islands_than_declared_are_refused_whole",),
     ),
     Bug(
+        name="business ids that stay on the server are not recorded",
+        file=COMMIT,
+        correct="    if isinstance(commit, BulkCommit) and commit.offered_messages is not None:\n",
+        wrong="    if isinstance(commit, BulkCommit) and commit.offered_messages == commit.batch:\n",
+        tests=(f"{OF_RECORD_PRODUCERS}::test_a_business_id_takes_effect_once_in_its_window",),
+    ),
+    Bug(
         name="a repeated business id accepted",
         file=COMMIT,
-        correct="if recorded != len(commit.message_ids) and not repeats_allowed:",
-        wrong="if recorded > len(commit.message_ids) and not repeats_allowed:",
+        correct="    if repeats and not repeats_allowed:",
+        wrong="    if repeats < 0 and not repeats_allowed:",
         tests=(f"{OF_COMMITS}::test_a_business_id_takes_effect_once_in_its_window",),
     ),
     Bug(
         name="message window ignored: only today's business ids count",
         file=LEDGER_SQL,
-        correct="AND seen.day >= today.day - :keep_days);",
-        wrong="AND seen.day >= today.day - 0 * :keep_days);",
+        correct="AND seen.day >= today.day - :keep_days)",
+        wrong="AND seen.day >= today.day - 0 * :keep_days)",
         tests=(f"{IN_POSTGRES}::test_a_business_id_is_remembered_for_as_long_as_the_pipeline_declares",),
     ),
     Bug(
         name="message window without end: an id is refused forever",
         file=LEDGER_SQL,
-        correct="AND seen.day >= today.day - :keep_days);",
-        wrong="AND seen.day >= today.day - 10000 * :keep_days);",
+        correct="AND seen.day >= today.day - :keep_days)",
+        wrong="AND seen.day >= today.day - 10000 * :keep_days)",
         tests=(f"{IN_POSTGRES}::test_a_business_id_takes_effect_again_after_its_window",),
     ),
     Bug(
@@ -3464,18 +3478,20 @@ PAUSE_BUGS = (
     Bug(
         name="a commit looks for a pause before it waits for the lock of the pipeline",
         file=COMMIT,
-        correct="    taken = take_position_of(connection, commit.session)\n"
+        correct="    taken = take_position_in(transaction_id, connection, commit)\n"
+        "    refuse_other_rows(commit, written)\n"
         "    refuse_paused(commit.session.pipeline, pause_in(taken))\n",
         wrong="    before = connection.execute(text('SELECT * FROM onceload.pipeline')).one()\n"
-        "    taken = take_position_of(connection, commit.session)\n"
+        "    taken = take_position_in(transaction_id, connection, commit)\n"
+        "    refuse_other_rows(commit, written)\n"
         "    refuse_paused(commit.session.pipeline, pause_in(before))\n",
         tests=(f"{OF_PAUSES}::test_a_commit_that_waits_for_a_pause_in_progress_is_refused",),
     ),
     Bug(
         name="repairs are refused in a pause as loads are",
         file=COMMIT,
-        correct="    taken = take_position_of(connection, settlement.session)\n",
-        wrong="    taken = take_position_of(connection, settlement.session)\n"
+        correct="    taken = take_position_in(transaction_id, connection, settlement)\n",
+        wrong="    taken = take_position_in(transaction_id, connection, settlement)\n"
         "    refuse_paused(settlement.session.pipeline, pause_in(taken))\n",
         tests=(f"{OF_PAUSES}::test_records_in_quarantine_are_retried_and_discarded_during_a_pause",),
     ),

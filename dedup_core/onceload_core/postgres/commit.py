@@ -41,10 +41,12 @@ SQL = statements("ledger.sql")
 
 @dataclass(frozen=True, kw_only=True)
 class BulkCommit(Commit[Connection]):
-    """A commit that advances too many producers to fetch: they stay on the server."""
+    """A commit that proves too much to fetch: it stays on the server, in tables that are quoted as in SQL."""
 
-    #: Their table, quoted as in SQL: `producer_id`, `spans` and `rows`, each producer once.
-    offered: str
+    #: The producers: `producer_id`, `spans` and `rows`, each producer once.
+    offered: str | None = None
+    #: Business ids by their SHA-256, `_message`. Rows of one record repeat it.
+    offered_messages: str | None = None
 
 
 @dataclass(eq=False)
@@ -70,10 +72,10 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
     transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = commit.write_rows(connection)
-    check_transaction(connection, transaction_id, commit)
-    refuse_other_rows(commit, written)
+    check_transaction_is_open(connection, commit)
     reached(CommitStep.ROWS_WRITTEN)
-    taken = take_position_of(connection, commit.session)
+    taken = take_position_in(transaction_id, connection, commit)
+    refuse_other_rows(commit, written)
     refuse_paused(commit.session.pipeline, pause_in(taken))
     reached(CommitStep.POSITION_TAKEN)
     repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE
@@ -95,10 +97,10 @@ def run_settlement_steps(connection: Connection, settlement: Settlement[Connecti
     transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = settlement.write_rows(connection)
-    check_transaction(connection, transaction_id, settlement)
-    refuse_other_rows(settlement, written)
+    check_transaction_is_open(connection, settlement)
     reached(CommitStep.ROWS_WRITTEN)
-    taken = take_position_of(connection, settlement.session)
+    taken = take_position_in(transaction_id, connection, settlement)
+    refuse_other_rows(settlement, written)
     reached(CommitStep.POSITION_TAKEN)
     settle(connection, taken, settlement)
     reached(CommitStep.QUARANTINE_RECORDED)
@@ -132,10 +134,16 @@ def take_position(connection: Connection, pipeline: str) -> Record:
     return _one_pipeline(connection, "take_position", pipeline)
 
 
-def take_position_of(connection: Connection, session: Session) -> Record:
-    """The same for a session: refused if a later epoch took over, or if another version is in force."""
+def take_position_in(transaction_id: str, connection: Connection, commit: AnyCommit) -> Record:
+    """The same for a session: refused if a later epoch took over, or if another version is in force.
+
+    And refused in another transaction than the one that was begun: rows and receipts must commit together.
+    """
+    session = commit.session
     life = {"session": session.name, "epoch": session.epoch, "version": session.version}
     taken = _one_pipeline(connection, "take_position_of_session", session.pipeline, **life)
+    if taken.transaction_id != transaction_id:
+        raise _ended(connection, commit)
     refuse_other_version(session.pipeline, session.version, taken.version)
     if not taken.is_latest:
         raise SessionFenced(session.pipeline, session.name, session.epoch)
@@ -163,14 +171,17 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str, **binds
     return found
 
 
-def check_transaction(connection: Connection, transaction_id: str, commit: AnyCommit) -> None:
-    """Refuse a write_rows that ended the transaction: rows and receipts must commit together."""
+def check_transaction_is_open(connection: Connection, commit: AnyCommit) -> None:
+    """Refuse a write_rows that ended the transaction; whether it began another is seen with the position."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
-    is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
-    if not is_open or get_transaction_id(connection) != transaction_id:
-        # A connection in this state must not return to the pool.
-        connection.invalidate()
-        raise TransactionEnded(commit.session.pipeline, commit.batch)
+    if not (connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS):
+        raise _ended(connection, commit)
+
+
+def _ended(connection: Connection, commit: AnyCommit) -> TransactionEnded:
+    # A connection in this state must not return to the pool.
+    connection.invalidate()
+    return TransactionEnded(commit.session.pipeline, commit.batch)
 
 
 def advance(connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
@@ -215,7 +226,7 @@ def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[s
     """The offered producers of a commit in batches: the statement that returns them, and its binds."""
     for some in in_batches(sorted(commit.advances, key=lambda advance: advance.producer_id)):
         yield SQL["offered_in_arrays"], _advance_binds(some)
-    if isinstance(commit, BulkCommit):
+    if isinstance(commit, BulkCommit) and commit.offered is not None:
         yield on_table(SQL["offered_in_a_table"], commit.offered), {"first_id": 0, "last_id": SEQUENCE_END}
 
 
@@ -244,16 +255,29 @@ def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
 def record_messages(
     connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool
 ) -> None:
-    if not commit.message_ids or not taken.message_keep_days:
+    if not taken.message_keep_days:
         return
     binds = {"pipeline_id": taken.pipeline_id, "position": taken.position, "keep_days": taken.message_keep_days}
-    recorded = 0
+    repeats = 0
+    for offered, its_binds in _offered_messages(commit):
+        statement = _offering("record_messages", offered.text)
+        done = connection.execute(statement, {**binds, **its_binds}).one()
+        repeats += done.offered - done.recorded
+    if repeats and not repeats_allowed:
+        raise AlreadyConsumed(commit.session.pipeline, (f"{repeats} business ids",))
+
+
+def offers_messages(commit: Commit[Connection]) -> bool:
+    return bool(commit.message_ids) or (isinstance(commit, BulkCommit) and commit.offered_messages is not None)
+
+
+def _offered_messages(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
+    """The business ids of a commit in batches: the statement that returns their hashes, and its binds."""
     for some in in_batches(commit.message_ids):
         messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)
-        recorded += connection.execute(SQL["record_messages"], {**binds, "messages": messages}).rowcount
-    if recorded != len(commit.message_ids) and not repeats_allowed:
-        repeats = len(commit.message_ids) - recorded
-        raise AlreadyConsumed(commit.session.pipeline, (f"{repeats} business ids",))
+        yield SQL["messages_in_an_array"], {"messages": messages}
+    if isinstance(commit, BulkCommit) and commit.offered_messages is not None:
+        yield on_table(SQL["messages_in_a_table"], commit.offered_messages), {}
 
 
 def record_quarantine(

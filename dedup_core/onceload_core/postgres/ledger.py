@@ -39,6 +39,7 @@ from onceload_core.postgres.commit import (
     get_pipeline,
     holder_binds,
     lock_pipeline,
+    offers_messages,
     run_settlement_steps,
     run_steps,
 )
@@ -60,7 +61,7 @@ class PostgresLedger:
 
     def commit(self, commit: Commit[Connection], *, begun: Connection | None = None) -> Position:
         """Publish the rows and record what was consumed: both or neither; in a transaction that may have begun."""
-        if commit.message_ids:
+        if offers_messages(commit):
             with translated(pipeline=commit.session.pipeline, doing="preparing for business ids"):
                 self._prepare_message_days()
         return self._commit(commit, run_steps, begun=begun)

@@ -217,7 +217,8 @@ WITH taken AS (
        AND taken.version = :version
     RETURNING session_id
 )
-SELECT taken.*, EXISTS (SELECT FROM latest) AS is_latest FROM taken;
+SELECT taken.*, EXISTS (SELECT FROM latest) AS is_latest, CAST(pg_current_xact_id() AS text) AS transaction_id
+  FROM taken;
 
 -- name: register_all
 -- The pipeline's lock excludes other registrations. Sorted by name, so that the index grows at its end.
@@ -317,17 +318,29 @@ HAVING count(*) > 1 OR NOT EXISTS (
           AND ledger_span.producer_id = offered.producer_id)
  ORDER BY producer.name LIMIT 6;
 
+-- name: messages_in_an_array
+SELECT * FROM unnest(CAST(:messages AS bytea[])) AS offered (message)
+
+-- name: messages_in_a_table
+SELECT DISTINCT _message AS message FROM {table}
+
 -- name: record_messages
--- An id that was recorded inside the window is not recorded again, and the row count shows it.
+-- An id that was recorded inside the window is not recorded again, and the counts show it.
 -- Commits of a pipeline are serialized here, so no other commit can record an id in between.
-INSERT INTO onceload.message (pipeline_id, message, day, position)
-SELECT :pipeline_id, offered.message, today.day, :position
-  FROM unnest(CAST(:messages AS bytea[])) AS offered (message),
-       (SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS day) AS today
- WHERE NOT EXISTS (
-       SELECT FROM onceload.message AS seen
-        WHERE seen.pipeline_id = :pipeline_id AND seen.message = offered.message
-          AND seen.day >= today.day - :keep_days);
+WITH offered AS (
+    {offered}
+), recorded AS (
+    INSERT INTO onceload.message (pipeline_id, message, day, position)
+    SELECT :pipeline_id, offered.message, today.day, :position
+      FROM offered,
+           (SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS day) AS today
+     WHERE NOT EXISTS (
+           SELECT FROM onceload.message AS seen
+            WHERE seen.pipeline_id = :pipeline_id AND seen.message = offered.message
+              AND seen.day >= today.day - :keep_days)
+    RETURNING message
+)
+SELECT (SELECT count(*) FROM offered) AS offered, (SELECT count(*) FROM recorded) AS recorded;
 
 -- name: record_quarantine
 INSERT INTO onceload.quarantine (pipeline_id, position, producer_id, sequence_id, raw, column_name, reason)

@@ -1,6 +1,6 @@
 """The rows that are new by the business id of their record."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -13,14 +13,6 @@ from onceload_jobs.write.sql import filled, quoted
 SQL = statements("by_message.sql", package=__package__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewMessages:
-    """The rows to publish, and the business ids that the commit records; none if the pipeline has none."""
-
-    source: RowSource
-    ids: tuple[str, ...] = ()
-
-
 class ByMessage:
     def __init__(self, declared: Declared, stage: Stage, *, token: str) -> None:
         self._declared = declared
@@ -30,13 +22,17 @@ class ByMessage:
     def tables(self) -> tuple[str, ...]:
         return (self._by_message,)
 
-    def select_new(self, connection: Connection, source: RowSource) -> NewMessages:
+    @property
+    def offered(self) -> str | None:
+        """The table with the business ids that the commit records, quoted for SQL; None if the pipeline has none."""
+        return self._by_message if self._declared.message_id else None
+
+    def select_new(self, connection: Connection, source: RowSource) -> RowSource:
         """Leave out rows whose id is already loaded or repeated in the batch."""
         if self._declared.message_id is None:
-            return NewMessages(source=source)
+            return source
         self._copy_new(connection, source, self._declared.message_id)
-        ids = connection.execute(filled(SQL["new_ids"], by_message=self._by_message)).scalars()
-        return NewMessages(source=replace(source, rows=self._by_message), ids=tuple(ids))
+        return replace(source, rows=self._by_message)
 
     def _copy_new(self, connection: Connection, source: RowSource, message_id: MessageId) -> None:
         copy = filled(

@@ -36,9 +36,9 @@ class NewRows:
     source: Sql
     count: int
     advances: tuple[Advance, ...]
-    #: The table with the advances of producers named by records, quoted for SQL.
+    #: The tables with the advances of producers that records name, and with business ids, quoted for SQL.
     offered: str | None = None
-    message_ids: tuple[str, ...] = ()
+    offered_messages: str | None = None
 
 
 @contextmanager
@@ -96,12 +96,12 @@ class _DuplicateFilter:
             run(connection, WORK_MEMORY)
             new = self._by_message.select_new(connection, RowSource(rows=self._stage.rows))
             rows_of = Counter(in_files)
-            rows_of.update({row[0]: row[1] for row in connection.execute(new.source.counts)})
+            rows_of.update({row[0]: row[1] for row in connection.execute(new.counts)})
         return NewRows(
-            source=new.source.rows,
+            source=new.rows,
             count=rows_of.total(),
             advances=tuple(replace(each, rows=rows_of[each.producer_id]) for each in advances),
-            message_ids=new.ids,
+            offered_messages=self._by_message.offered,
         )
 
     def _new_of_producers(self, by_producer: ByProducer, advances: Sequence[Advance]) -> NewRows:
@@ -111,11 +111,11 @@ class _DuplicateFilter:
             to_consume = by_producer.select_new(connection)
             # Another record with the same business id is consumed, as a duplicate.
             new = self._by_message.select_new(connection, to_consume.source)
-            count = by_producer.offer(connection, to_consume, new.source)
+            count = by_producer.offer(connection, to_consume, new)
         return NewRows(
-            source=new.source.rows,
+            source=new.rows,
             count=count,
             advances=tuple(replace(each, rows=0) for each in advances),
             offered=by_producer.offered,
-            message_ids=new.ids,
+            offered_messages=self._by_message.offered,
         )

@@ -247,11 +247,12 @@ def _commit_of(
             filtered=max(0, totals.records - totals.rows),
         ),
         "bytes": totals.bytes,
-        "message_ids": new.message_ids,
         "quarantined": totals.quarantined,
         "run": job.run,
     }
-    return Commit(**proven) if new.offered is None else BulkCommit(**proven, offered=new.offered)
+    if new.offered is None and new.offered_messages is None:
+        return Commit(**proven)
+    return BulkCommit(**proven, offered=new.offered, offered_messages=new.offered_messages)
 
 
 def _commit(
