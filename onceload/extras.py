@@ -29,7 +29,9 @@ def how_to_install(extra: str) -> str:
 def check_installed(package: str, *, needed_by: str) -> None:
     """Refuse what would fail later, after it has started something."""
     if find_spec(package) is None:
-        raise SettingRefused(needed_by, f"no {package}", f"it to be installed: {how_to_install(_EXTRAS[package])}")
+        raise SettingRefused(
+            needed_by, f"no {package}", f"{package} to be installed: {how_to_install(_EXTRAS[package])}"
+        )
 
 
 def advice_for(error: BaseException | None) -> str | None:

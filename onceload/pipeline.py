@@ -191,6 +191,8 @@ class Pipeline(_Described):
         if has_source(self.declared):
             found = f"pipeline {self.name}, which reads files"
             raise SettingRefused("load_rows", found, "a pipeline of its own, without source")
+        if not isinstance(producer, str):
+            raise SettingRefused("producer", f"{producer!r:.80}", "the name of what the rows come from, as text")
         _check_ids(first_id, id_column)
         offers = offers_of(rows, self.declared, producer=producer, first_id=first_id, id_column=id_column)
         # Rows that cannot be read do not start a database.

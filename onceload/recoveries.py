@@ -1,5 +1,6 @@
 """Messages about recoveries."""
 
+from onceload.terminal import counted
 from onceload_core.postgres.recovery import Recovery
 from onceload_core.postgres.rewind import Rewind
 
@@ -28,8 +29,11 @@ def rewind_in_words(found: Rewind) -> str:
         return f"pipeline {found.pipeline}: it is already at position {found.rewound_to}; there was nothing to do"
     undone = "were rolled back" if found.applied else "would be rolled back"
     what = (
-        f"pipeline {found.pipeline}, back to position {found.rewound_to}: {found.entries:,} entries of "
-        f"{found.producers:,} producers {undone}, with {found.rows:,} rows, {found.quarantined:,} quarantined records "
-        f"and {found.message_ids:,} business ids; {found.held_again:,} settled records are held again"
+        f"pipeline {found.pipeline}, back to position {found.rewound_to}: {counted(found.entries, 'commit')} of "
+        f"{counted(found.producers, 'producer')} {undone}, with {counted(found.rows, 'row')}, "
+        f"{counted(found.quarantined, 'quarantined record')} and {counted(found.message_ids, 'business id')}"
     )
+    if found.held_again:
+        kept = "is held again" if found.held_again == 1 else "are held again"
+        what += f"; {counted(found.held_again, 'settled record')} {kept}"
     return "\n".join((what, *(f"differs: {each}" for each in found.differing[:_NAMES_SHOWN])))

@@ -20,6 +20,7 @@ OnceloadError
 │   ├── NotStarted           a part of Airflow or Spark exited, or did not answer in time
 │   ├── AirflowUnfit         Airflow refused, or did not reach the expected state in time
 │   ├── ConnectionNotFound   Airflow has no connection for the database, or could not be asked for it
+│   ├── NoDraft              files have no record yet to draft a pipeline file from
 │   ├── Unreadable           a source file is gone, or its store fails
 │   │   └── FileRewritten    a file no longer holds what was planned
 │   ├── TasksFailed          Spark lost an executor, or gave up a task
@@ -233,11 +234,16 @@ class NotFound(WrongUse):
 
     def __str__(self) -> str:
         known = f"Known: {_some(self.known)}." if self.known else _NONE_KNOWN.get(self.what, "Check the name or id.")
-        return f"{self.what} not found: {self.name!r}. Nothing was changed. {known}"
+        done = "Nothing was loaded" if self.what == "source folder" else "Nothing was changed"
+        return f"{self.what} not found: {self.name!r}. {done}. {known}"
 
 
 #: Errors about these list all known names.
-_NONE_KNOWN = {"pipeline": "There is none yet.", "snapshot": "There is none yet."}
+_NONE_KNOWN = {
+    "pipeline": "There is none yet.",
+    "snapshot": "There is none yet.",
+    "source folder": "Create the folder, or correct source.path.",
+}
 
 
 @dataclass(eq=False)

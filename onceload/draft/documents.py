@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from onceload.draft.files import NoDraft
 from onceload.draft.observe import is_json_record
 from onceload.draft.sample import PIECE_BYTES, Sampled
 from onceload_core.errors import OnceloadError
 from onceload_core.names import ProducerId
-from onceload_jobs.files.addresses import Unreadable, errors_naming
+from onceload_jobs.files.addresses import errors_naming
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import open_stream
 from onceload_jobs.formats.chunks import Part
@@ -62,9 +63,7 @@ def sample_document(listed: Listed) -> Sampled:
     inside = _inside(raw)
     elements, is_whole = _elements(inside) if inside is not None else ([raw.strip()], True)
     if not elements:
-        raise Unreadable(
-            listed.url, f"it has no complete record in its first {len(raw):,} bytes, so no draft was written"
-        )
+        raise NoDraft(listed.url, f"it has no complete record in its first {len(raw):,} bytes")
     joined = b",".join(elements)
     part = Part(producer_id=ProducerId(0), first=0, end=len(joined), raw=joined)
     return Sampled(listed=listed, parts=(part,), is_whole=is_whole and len(raw) < _SAMPLE_BYTES)

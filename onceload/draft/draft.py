@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from onceload.draft.files import Found, find_files, refused
 from onceload.draft.formats import Sample, read_sample
-from onceload.draft.guess import guess_columns
+from onceload.draft.guess import Guess, guess_columns
 from onceload.draft.names import topic_of
 from onceload.draft.nested import offer_paths
 from onceload.draft.sample import Sampled
 from onceload.draft.write import Facts, write_draft
-from onceload.pipeline_file import parse_text
+from onceload.pipeline_file import COLUMNS_MAX, parse_text
 from onceload.terminal import counted
 from onceload.yaml_nodes import cut
 from onceload_core.names import ProducerId
@@ -27,6 +27,8 @@ from onceload_jobs.read.checked_parts import ReadPart
 from onceload_jobs.read.rows import read_records
 
 _REASONS_MAX, _REASON_MAX = 5, 200
+#: A page of Postgres has 8,192 bytes, and a long value stored elsewhere takes 18 of them.
+_COLUMNS_SURE = 450
 _NOT_UTF8 = "invalid UTF-8"
 
 
@@ -55,7 +57,7 @@ def draft(pattern: str) -> Draft:
     if not records.rows.num_rows:
         url, expected = sample.files[0].listed.url, f"{sample.format} with at least one record that can be loaded"
         raise FileRefused(url, expected, bad[0], "Fix the records, or choose other files")
-    notes = (*found.notes, *sample.notes, *bad)
+    notes = (*found.notes, *sample.notes, *_too_many(facts.guess), *bad)
     facts = replace(facts, source=_source(records.count, sample, found), notes=notes)
     text = write_draft(facts)
     parse_text(text, name="the draft")
@@ -84,6 +86,18 @@ def _facts(pattern: str, sample: Sample) -> Facts:
         has_tail=any(file.has_tail for file in sample.files),
         guess=guess,
     )
+
+
+def _too_many(guess: Guess) -> Iterator[str]:
+    """Notes about more columns than a row or a table may have."""
+    if len(guess.columns) > _COLUMNS_SURE:
+        yield (
+            f"the draft has {len(guess.columns):,} columns. A row has to fit into 8 kB, which only {_COLUMNS_SURE} "
+            "columns of any type always do. For columns of 8 bytes, such as bigint, the limit is about 1,000. Remove "
+            "columns that you do not need"
+        )
+    if (beyond := len(guess.left_out)) and len(guess.columns) == COLUMNS_MAX:
+        yield f"{beyond:,} fields are not loaded, because a table has at most {COLUMNS_MAX:,} columns"
 
 
 def _source(records: int, sample: Sample, found: Found) -> str:

@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 from onceload.placeholders import find_placeholders
-from onceload_core.errors import NotFound, SettingRefused
-from onceload_jobs.files.addresses import Unreadable, local_path
+from onceload_core.errors import CallAgain, NotFound, SettingRefused
+from onceload_jobs.files.addresses import local_path, shown
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.listing import Listed, Listing, list_files
 from onceload_jobs.pipeline.declared import Format
@@ -45,6 +45,18 @@ class Found:
         return [self.files[last * number // (FILES_MAX - 1)] for number in range(FILES_MAX)]
 
 
+@dataclass(eq=False)
+class NoDraft(CallAgain):
+    """There is nothing to guess from yet."""
+
+    url: str
+    reason: str
+    fix: str = "Run the same command again when it has records"
+
+    def __str__(self) -> str:
+        return f"{shown(self.url)}: {self.reason}. No draft was written. {self.fix}."
+
+
 def refused(pattern: str, found: str, expected: str) -> SettingRefused:
     return SettingRefused(f"onceload draft {shlex.quote(pattern)}", found, expected)
 
@@ -67,7 +79,7 @@ def find_files(pattern: str) -> Found:
     files = tuple(file for file in listing.files if file.size)
     if not files:
         which = "it is" if len(listing.files) == 1 else f"all {len(listing.files)} files are"
-        raise Unreadable(pattern, f"{which} empty, so no types can be guessed. Wait until it has records")
+        raise NoDraft(pattern, f"{which} empty, so no types can be guessed")
     empty = len(listing.files) - len(files)
     skipped = [f"{name!r}: {why}" for name, why in notes[:_NOTES_MAX]]
     if len(notes) > _NOTES_MAX:
@@ -78,7 +90,7 @@ def find_files(pattern: str) -> Found:
 def _nothing_found(pattern: str, listing: Listing) -> Exception:
     if listing.unreadable:
         name, why = listing.unreadable[0]
-        return Unreadable(pattern, f"{name!r}: {why}. Get the right to read it (see `ls -l`)")
+        return NoDraft(pattern, f"{name!r}: {why}", "Get the right to read it (see `ls -l`), and run this again")
     if others := (*listing.refused, *listing.misnamed):
         return refused(pattern, "only {!r}: {}".format(*others[0]), "a pattern of files that can be read")
     if listing.folders:

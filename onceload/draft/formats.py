@@ -7,13 +7,14 @@ from typing import TypeVar
 
 from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_with_null, sample_csv
 from onceload.draft.documents import are_documents, as_lines, sample_document
-from onceload.draft.files import Found, named_format, refused
+from onceload.draft.files import Found, NoDraft, named_format, refused
 from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
 from onceload.draft.sample import Content, Sampled, parts_of, read_content
 from onceload.draft.typed import observe_typed, sample_typed, typed_format
 from onceload.terminal import counted
 from onceload_core.errors import OnceloadError
 from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.compression import Incomplete
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.formats.chunks import FileRefused
 from onceload_jobs.pipeline.declared import CsvOptions, Format
@@ -77,7 +78,10 @@ def _each(items: Sequence[S], read: Callable[[S], T]) -> tuple[list[T], tuple[st
 
 def _for_a_draft(error: OnceloadError) -> OnceloadError:
     if isinstance(error, Unreadable):
-        return Unreadable(error.url, f"{error.reason}. No draft was written. Check that it is there, and your rights")
+        return NoDraft(error.url, error.reason, "Check that it is there and that you may read it, and run this again")
+    if isinstance(error, Incomplete):
+        reason = f"its compressed data breaks off after {error.end:,} unpacked bytes"
+        return NoDraft(error.url, reason, "Run the same command again when the file is complete")
     return error
 
 
@@ -146,4 +150,4 @@ def _not_empty(sample: Sample) -> Sample:
     options = sample.csv if sample.format is Format.CSV else None
     if not sample.format.is_whole and any(lines_in([part for each in sample.files for part in each.parts], options)):
         raise FileRefused(url, f"records of {sample.format}", "none of its lines is a valid record", "Fix its lines")
-    raise Unreadable(url, "it has no complete record yet, so no draft was written")
+    raise NoDraft(url, "it has no complete record yet")

@@ -14,8 +14,6 @@ _PLAIN_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: YAML takes these for something else than text, in one of its versions.
 _TAKEN = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 _LEFT_OUT_MAX = 20
-#: A page of Postgres has 8,192 bytes, and a long value stored elsewhere takes 18 of them.
-_COLUMNS_SURE = 450
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +81,6 @@ def _options(facts: Facts) -> Iterator[str]:
 
 def _columns(guess: Guess) -> Iterator[str]:
     yield "columns:"
-    if len(guess.columns) > _COLUMNS_SURE:
-        yield f"  # A row has to fit into 8 kB, which only {_COLUMNS_SURE} columns of any type always do. For columns"
-        yield "  # of 8 bytes, such as bigint, the limit is about 1,000. Remove columns that you do not need."
     for each in guess.columns:
         yield from (f"  {_comment(comment)}" for comment in each.comments)
         yield f"  {_name(each.column.name)}: {_type(each)}"

@@ -34,7 +34,7 @@ from onceload_core.errors import OnceloadError
 
 _OLDEST = (3, 1)
 _INSTALL = "install Onceload in the environment of Airflow (pip install 'onceload[airflow]'), and restart Airflow"
-_LIST = "[dag_processor] dag_bundle_config_list (docs/how-to/airflow.md)"
+_LIST = "[dag_processor] dag_bundle_config_list (docs/how-to/into-your-airflow.md)"
 
 
 def examine() -> Iterator[Check]:
@@ -49,7 +49,7 @@ def examine() -> Iterator[Check]:
         configured: Any = DagBundlesManager
         bundles = list(configured().get_all_dag_bundles())
     except Exception as error:  # noqa: BLE001 - whatever Airflow and the classes of others raise for a wrong setting.
-        found = f"{type(error).__name__}: {error}"
+        found = " ".join(f"{type(error).__name__}: {error}".split())
         yield Check(
             name="bundles", healthy=False, expected="a list that Airflow can read", found=found, fix=f"fix {_LIST}"
         )

@@ -191,7 +191,7 @@ def test_one_load_at_a_time_is_started(console, day, monkeypatch):
 
 def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
     path = "/rewind?pipeline=well&position=1"
-    assert "1 entries of 1 producers would be rolled back, with 1 rows" in words_of(console.get(path).text)
+    assert "1 commit of 1 producer would be rolled back, with 1 row, " in words_of(console.get(path).text)
     assert rows(day) == [1, 3, 4]
     day.write("well/b.jsonl", '{"n": 40}\n')
 

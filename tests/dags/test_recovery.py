@@ -264,6 +264,6 @@ def kinds(running, pipeline):
 def recover(api, run_id, answer, **params):
     """Run a recovery, and answer what it asks."""
     api.start("recover", run_id, **params)
-    assert "1 entries of 1 producers would be rolled back" in api.asked("recover", run_id, "approve")
+    assert "1 commit of 1 producer would be rolled back" in api.asked("recover", run_id, "approve")
     api.answer("recover", run_id, "approve", answer)
     return api.ended("recover", run_id)

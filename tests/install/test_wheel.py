@@ -125,6 +125,11 @@ def _filled(tmp_path):
         "at_microsoft": "abfs://container@account.dfs.core.windows.net/*.jsonl",
         "checked": local,
     }
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "a.avro").write_bytes(b"Obj\x01" + b" " * 100)
+    (tmp_path / "pipelines" / "packed.yaml").write_text(
+        _PIPELINE.format(name="packed", path=f"{tmp_path}/packed/*.avro").replace("jsonl", "avro")
+    )
     for name, path in paths.items():
         text = _PIPELINE.format(name=name, path=path) + (
             "quality: {suite: suite/checked.yaml}" if name == "checked" else ""
@@ -267,7 +272,10 @@ def test_each_command_prints_the_next_one_until_your_own_file_is_loaded(fresh):
         (("load", "pipelines/at_microsoft.yaml"), "azure"),
         (("load", "pipelines/numbers.yaml", "--engine", "spark"), "spark"),
         (("load", "pipelines/checked.yaml"), "quality"),
+        (("load", "pipelines/packed.yaml"), "avro"),
+        (("draft", "packed/*.avro"), "avro"),
         (("metrics",), "metrics"),
+        (("ui",), "ui"),
         (("run",), "airflow"),
         (("cluster",), "spark"),
     ],

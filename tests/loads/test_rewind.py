@@ -394,7 +394,7 @@ def test_the_command_line_says_first_what_it_would_do(grown, tmp_path, capsys):
     assert (dry[0], done[0], again[0], refused[0]) == (0, 0, 0, 2)
     assert (json.loads(dry[1])["rows"], json.loads(dry[1])["applied"]) == (3, False)
     assert "Run again without --dry-run" in dry[2]
-    assert "3 entries of 2 producers were rolled back, with 3 rows" in done[2]
+    assert "3 commits of 2 producers were rolled back, with 3 rows" in done[2]
     assert "nothing to do" in again[2]
     assert json.loads(refused[1])["error"] == "SettingRefused"
     assert grown.rows() == [1]

@@ -160,6 +160,7 @@ WRONG = {
         "several columns are called 'id'",
     ),
     "one mapping": ({"id": 1}, {"first_id": 0}, "the rows are of type dict"),
+    "a column alone": (pa.chunked_array([[1, 2]]), {"first_id": 0}, "Arrow does not take the frame"),
     "a text": ("rows", {"first_id": 0}, "the rows are of type str"),
     "nothing": (None, {"first_id": 0}, "the rows are of type NoneType"),
     "tuples": ([(1, 2)], {"first_id": 0}, "one of the rows is of type tuple"),
@@ -186,6 +187,12 @@ def test_rows_that_are_wrong_as_a_whole_are_refused(rows: Rows, given: Any) -> N
 def test_ids_are_either_counted_or_in_a_column(rows: Rows, ids: Any) -> None:
     with pytest.raises(onceload.SettingRefused, match="first_id"):
         rows.load(table(1), **ids)
+
+
+@pytest.mark.parametrize("producer", [None, 7, b"crm"])
+def test_a_producer_has_a_name(rows: Rows, producer: Any) -> None:
+    with pytest.raises(onceload.SettingRefused, match="producer: found"):
+        rows.pipeline().load_rows(table(1), producer=producer, first_id=0)
 
 
 def test_bad_rows_go_to_quarantine_and_can_be_seen(rows: Rows) -> None:

@@ -40,7 +40,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (("a[1].jsonl", LINE), "a[1].jsonl", (2, "a file whose name has wildcards in it")),
         (("a.jsonl", LINE), "{{ ds }}.jsonl", (2, "a pattern of files without {{ placeholders }}")),
         (("a.jsonl", ""), "*.jsonl", (1, "it is empty, so no types can be guessed")),
-        (("a.jsonl", " \n\n"), "*.jsonl", (1, "it has no complete record yet, so no draft was written")),
+        (("a.jsonl", " \n\n"), "*.jsonl", (1, "it has no complete record yet. No draft was written")),
         (("a.jsonl", '{"a": 1'), "*.jsonl", (1, "it has no complete record yet")),
         (("a.csv", "a,b\n"), "*.csv", (1, "it has no complete record yet")),
         (
@@ -233,7 +233,8 @@ def test_lines_of_some_megabytes_are_read(tmp_path):
 def test_more_columns_than_a_table_or_a_row_can_have_are_reported(tmp_path):
     text = draft_of(tmp_path / "a.jsonl", json.dumps({f"c{number}": number for number in range(1_620)}) + "\n")
 
-    assert "  # A row has to fit into 8 kB" in text
+    assert "\n# the draft has 1,597 columns. A row has to fit into 8 kB" in text
+    assert "\n# 23 fields are not loaded, because a table has at most 1,597 columns\n" in text
     assert '  c1596: bigint\n  # not loaded: the field "c1597", because a table has at most 1,597 columns\n' in text
     assert "  # not loaded: 3 more fields\n" in text
 
