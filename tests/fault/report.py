@@ -409,6 +409,8 @@ def _loads_words(
 Each run is a real `onceload load` of {_in_groups(size.rows)} records: a driver, and its sessions in Spark's Python \
 workers or in local processes.
 Its files are one that is split into chunks, one that cannot be split, and small ones that are bundled.
+Some loads read Parquet files of many row groups, or begin in local processes while Spark starts and end in Spark.
+Some find what is new by the producers that the records name, or by their business ids.
 Some have a transform in Postgres: a query whose rows are the records, made record by record in the publishing \
 transaction, or all at once before it.
 A fault hits it as soon as some of its pieces are visible. It is then called again under its name until a call finds \

@@ -73,7 +73,7 @@ def _smaller(size: crowd.Size, divisor: int) -> crowd.Size:
 IN_CI = Size(repeats=3, zombies=24)
 #: With `make faults`: 882 runs of the sweep, 336 of them with a COMMIT that gets no answer.
 IN_FULL = Size(repeats=14, zombies=100)
-#: With `make faults`: 56 runs of real loads, and two large ones.
+#: With `make faults`: 120 runs of real loads, and two large ones.
 LOADS_IN_FULL = LoadsSize(repeats=2, rows=200_000, rows_large=500_000)
 #: With `make faults`: random sequences of all that may happen.
 SEQUENCES_IN_FULL = 10_000

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain, count, repeat
@@ -21,17 +22,23 @@ from typing import ClassVar, assert_never
 
 import psycopg2
 import psycopg2.extensions
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from onceload import schema
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_jobs.load.engine import Engine
-from onceload_jobs.pipeline.declared import Publish
+from onceload_jobs.pipeline.declared import Format, Publish
 from tests.fault.server import CrashableServer, crashable_server
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, records_of, stream_of
 from tests.loads.worker import Cluster, Ended, NotAsPlanned, RunningLoad, running_load, spark_cluster
 from tests.servers import execute
 
 _CHUNK_BYTES = 2**20
+#: How many producers the records name.
+_PRODUCERS = 97
+#: Together they count as more than 512 MiB of records.
+_LARGE_FILES, _LARGE_LINES, _LARGE_BLANKS = 5, 14_000, 950
 _CALLS_MAX = 30
 _CRASHES = 2
 #: What a load may say that could not go on; a negative one was killed.
@@ -54,27 +61,39 @@ class Way(StrEnum):
 
     STAGED = "staged"
     DIRECT = "direct"
+    WHILE_SPARK_STARTS = "direct, until Spark is up and after it"
+    ROW_GROUPS = "direct, of row groups"
+    BY_PRODUCER = "by the producers that they name"
+    BY_MESSAGE = "by their business ids"
     BY_RECORD = "transformed record by record"
     AT_ONCE = "transformed all at once"
 
     @property
     def publish(self) -> Publish:
-        return Publish.DIRECT if self is Way.DIRECT else Publish.STAGED
+        return Publish.DIRECT if self.startswith("direct") else Publish.STAGED
 
     @property
-    def transform(self) -> str | None:
-        """A query of Postgres, whose rows are the records."""
-        return _QUERIES.get(self)
+    def more(self) -> str:
+        """What the pipeline file declares for it."""
+        return _MORE.get(self, "")
 
     @property
     def engines(self) -> tuple[Engine, ...]:
-        return (Engine.LOCAL,) if self.transform else (Engine.SPARK, Engine.LOCAL)
+        match self:
+            case Way.WHILE_SPARK_STARTS:
+                return (Engine.AUTO,)
+            case Way.BY_RECORD | Way.AT_ONCE:
+                return (Engine.LOCAL,)
+            case _:
+                return (Engine.SPARK, Engine.LOCAL)
 
 
-_QUERIES = {
-    Way.BY_RECORD: "SELECT * FROM records",
+_MORE = {
+    Way.BY_PRODUCER: "producer: {name: note, sequence: id}\n",
+    Way.BY_MESSAGE: "message_id: {columns: [id], keep: 1d}\n",
+    Way.BY_RECORD: "transform: {engine: postgres, sql: SELECT * FROM records}\n",
     # The rows of a query with an order are not made record by record.
-    Way.AT_ONCE: "SELECT * FROM records ORDER BY id",
+    Way.AT_ONCE: "transform: {engine: postgres, sql: SELECT * FROM records ORDER BY id}\n",
 }
 
 
@@ -126,33 +145,75 @@ def trials(faults: Iterable[Fault], *, repeats: int, seed: int) -> list[Trial]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Landing:
+    """Files, and what has to be in the database when they are loaded."""
+
+    pattern: str
+    format: Format
+    expected: Counter[Record]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stand:
     """A server that may be crashed, and files that one load after another finds new."""
 
     server: CrashableServer
     folder: Path
-    files: tuple[Path, ...]
+    lines: int
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     @cached_property
-    def expected(self) -> Counter[Record]:
-        return records_of({Life(file.name, 1): stream_of(file)[0] for file in self.files})
+    def _of_lines(self) -> Landing:
+        """A large file that is cut, one that cannot be, and small ones that are bundled."""
+        return _landed(self._landing("lines"), lines=self.lines)
+
+    @cached_property
+    def _of_producers(self) -> Landing:
+        """The same files. A good record belongs to the producer that it names."""
+        named = Counter({_as_named(record): times for record, times in self._of_lines.expected.items()})
+        return replace(self._of_lines, expected=named)
+
+    @cached_property
+    def _of_row_groups(self) -> Landing:
+        return _landed_row_groups(self._landing("groups"), rows=2 * self.lines)
+
+    @cached_property
+    def _of_large_files(self) -> Landing:
+        return _landed_large(self._landing("large"))
+
+    def _landing(self, name: str) -> Path:
+        folder = self.folder / f"landing-{name}"
+        folder.mkdir()
+        return folder
+
+    def landing(self, way: Way) -> Landing:
+        match way:
+            case Way.ROW_GROUPS:
+                return self._of_row_groups
+            case Way.WHILE_SPARK_STARTS:
+                return self._of_large_files
+            case Way.BY_PRODUCER:
+                return self._of_producers
+            case _:
+                return self._of_lines
 
     @contextmanager
     def new_plugged(self, way: Way) -> Iterator["Plugged"]:
         """A pipeline that has loaded nothing; its rows, and what is left of its stages, go when the block ends."""
+        landing = self.landing(way)
         name = f"plugged_{next(self._numbers)}"
         folder = self.folder / name
         folder.mkdir()
-        plugged = Plugged(stand=self, place=Place(pipeline=name, target=f"public.{name}"), folder=folder)
+        place = Place(pipeline=name, target=f"public.{name}")
+        plugged = Plugged(stand=self, place=place, folder=folder, expected=landing.expected)
         columns = "\n".join(f"  {name}: {of_type}" for name, of_type in COLUMNS.items())
         plugged.pipeline_file.write_text(
             f"pipeline: {name}\n"
-            f"source:\n  path: {self.files[0].parent}/*.jsonl*\n  format: jsonl\n  chunk_bytes: {_CHUNK_BYTES}\n"
+            f"source:\n  path: {landing.pattern}\n  format: {landing.format}\n  chunk_bytes: {_CHUNK_BYTES}\n"
             f"columns:\n{columns}\n"
             f"target: {{table: {plugged.place.target}}}\n"
             f"publish: {way.publish}\n"
-            + (f"transform: {{engine: postgres, sql: {way.transform}}}\n" if way.transform else "")
+            f"{way.more}"
         )
         yield plugged
         plugged.stop_looking()
@@ -179,6 +240,7 @@ class Plugged:
     stand: Stand
     place: Place
     folder: Path
+    expected: Counter[Record]
     crashes: int = 0
     #: Kept, because a connection for each look would slow down what is looked at.
     _looking: psycopg2.extensions.connection | None = None
@@ -234,7 +296,7 @@ class Plugged:
 
     def judged(self, calls: Sequence[Ended], *, what: str, seed: str, started: float, broken: Sequence[str]) -> Outcome:
         """Compare what is there now with what was offered."""
-        offered = self.stand.expected.total()
+        offered = self.expected.total()
         ((there, different),) = execute(self.dsn, _THERE.format(target=self.place.target, pipeline=self.place.pipeline))
         return Outcome(
             what=what,
@@ -250,7 +312,7 @@ class Plugged:
     def _differences(self) -> list[str]:
         engine = connect(LedgerSettings(dsn=self.dsn))
         try:
-            return broken(engine, self.place, self.stand.expected)
+            return broken(engine, self.place, self.expected)
         finally:
             engine.dispose()
 
@@ -269,26 +331,65 @@ def open_stand(*, lines: int) -> Iterator[Stand]:
         engine = connect(LedgerSettings(dsn=server.dsn()))
         schema.upgrade(engine)
         engine.dispose()
-        landing = Path(folder) / "landing"
-        landing.mkdir()
-        yield Stand(server=server, folder=Path(folder), files=_written(landing, lines=lines))
+        yield Stand(server=server, folder=Path(folder), lines=lines)
 
 
-def _written(folder: Path, *, lines: int) -> tuple[Path, ...]:
-    """A large file that is cut, one that cannot be, and small ones that are bundled."""
+def _landed(folder: Path, *, lines: int) -> Landing:
     paths = tuple(folder / name for name in ("large.jsonl", "packed.jsonl.gz", "small-1.jsonl", "small-2.jsonl"))
     shares = (lines // 2, lines // 2, 50, 70)
     numbers = count(1)
     for path, share in zip(paths, shares, strict=True):
         content = "".join(_line(next(numbers)) for _ in range(share)).encode()
         path.write_bytes(gzip.compress(content, compresslevel=1) if path.suffix == ".gz" else content)
-    return paths
+    return _of_json(folder, paths)
 
 
-def _line(number: int) -> str:
+def _landed_large(folder: Path) -> Landing:
+    """Files that count as large, so that Spark starts: they are packed, and the packing saves nothing."""
+    paths = tuple(folder / f"{number}.jsonl.gz" for number in range(_LARGE_FILES))
+    for number, path in enumerate(paths):
+        first = number * _LARGE_LINES
+        content = "".join(_line(each, blanks=_LARGE_BLANKS) for each in range(first, first + _LARGE_LINES))
+        path.write_bytes(gzip.compress(content.encode(), compresslevel=0))
+    return _of_json(folder, paths)
+
+
+def _of_json(folder: Path, paths: Sequence[Path]) -> Landing:
+    expected = records_of({Life(path.name, 1): stream_of(path)[0] for path in paths})
+    return Landing(pattern=f"{folder}/*.jsonl*", format=Format.JSONL, expected=expected)
+
+
+def _landed_row_groups(folder: Path, *, rows: int) -> Landing:
+    """A large file of many row groups, and a small one."""
+    expected = Counter[Record]()
+    numbers = count(1)
+    for name, share in (("large.parquet", rows), ("small.parquet", 50)):
+        values = [_values(next(numbers)) for _ in range(share)]
+        ids, amounts, notes = zip(*values, strict=True)
+        table = pa.table({"id": ids, "amount": pa.array(map(Decimal, amounts), pa.decimal128(12, 2)), "note": notes})
+        # As large as it looks, so that it has many deliveries.
+        size = {"row_group_size": max(1, rows // 40), "compression": "none", "use_dictionary": False}
+        pq.write_table(table, folder / name, **size)
+        life = Life(name, 1)
+        expected.update(Record(life, row, is_row=True, payload=json.dumps(each)) for row, each in enumerate(values))
+    return Landing(pattern=f"{folder}/*.parquet", format=Format.PARQUET, expected=expected)
+
+
+def _as_named(record: Record) -> Record:
+    if not record.is_row:
+        return record
+    number, _, note = json.loads(record.payload)
+    return record._replace(life=Life(f"note={note}", 1), offset=number)
+
+
+def _line(number: int, *, blanks: int = 0) -> str:
     if number % 5_003 == 0:
         return f'{{"id": {number}, "amount": "no amount"}}\n'
-    return json.dumps({"id": number, "amount": f"{number % 1000}.{number % 90 + 10}", "note": f"n{number}"}) + "\n"
+    return json.dumps(dict(zip(COLUMNS, _values(number), strict=True))) + " " * blanks + "\n"
+
+
+def _values(number: int) -> tuple[int, str, str]:
+    return number, f"{number % 1000}.{number % 90 + 10}", f"n{number % _PRODUCERS}"
 
 
 def run_trial(stand: Stand, trial: Trial) -> Outcome:
