@@ -12,6 +12,7 @@ from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.postgres.connection import Record, array, statements
 from onceload_core.postgres.quarantine import find_root
 from onceload_core.spans import Span, SpanSet
+from onceload_jobs.files.addresses import local_path
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.reading import open_stream, read_at
 
@@ -25,6 +26,8 @@ _WORDS = {"held": "in progress", "dead": "dead letter"}
 _RAW_BYTES_MAX = 4 * 2**10
 #: How far into a file lines are counted, and how far into a compressed file a record is looked for.
 _READ_BYTES_MAX = 64 * 2**20
+#: The same in an uncompressed file of an object store, where the record alone is read much sooner.
+_FETCHED_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +147,8 @@ def _read(engine: Engine, access: Access, pipeline: str, *, producer: Record, se
         why = "records of this format have numbers instead of byte offsets, so they cannot be found in the file here"
         return InFile(why_not=why)
     url = posixpath.join(root, producer.name)
-    is_near = sequence <= _READ_BYTES_MAX
+    is_here = is_compressed(url) or local_path(url) is not None
+    is_near = sequence <= (_READ_BYTES_MAX if is_here else _FETCHED_BYTES_MAX)
     if is_compressed(url) and not is_near:
         return InFile(why_not=f"it begins after the first {_READ_BYTES_MAX // 2**20} MiB of its compressed file")
     try:

@@ -54,9 +54,9 @@ class Jobs:
             if any(each.is_like(running) and each.state == _RUNNING for each in self.all):
                 found = f"a job of this kind that is running for pipeline {job.pipeline}"
                 raise SettingRefused(title, found, "one at a time (wait until it has ended)")
+            # A daemon: if the console ends, the job ends like a killed load, and can be started again.
+            threading.Thread(target=_run, args=(running, call, pipeline, job.params), daemon=True).start()
             self.all.appendleft(running)
-        # A daemon: if the console ends, the job ends like a killed load, and can be started again.
-        threading.Thread(target=_run, args=(running, call, pipeline, job.params), daemon=True).start()
 
 
 def _run(

@@ -27,9 +27,9 @@ class Watch:
         with self._lock:
             self._asked_at = time.monotonic()
             if not self._is_running and self._access.folder is not None:
-                self._is_running = True
                 # A daemon, because the process may end during a long listing.
                 threading.Thread(target=self._run, name="onceload console", daemon=True).start()
+                self._is_running = True
             return self._behind
 
     def _run(self) -> None:

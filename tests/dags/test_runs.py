@@ -324,11 +324,19 @@ at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 said = {"position": 0, "seen": 3}
 ti = SimpleNamespace(
-    xcom_push=lambda key, value: said.update({key: value}), xcom_pull=lambda task_ids, key: said.get(key)
+    xcom_push=lambda key, value: said.update({key: value}),
+    xcom_pull=lambda task_ids, key: said.get(key),
+    get_dag=lambda dag_id: SimpleNamespace(is_paused=False),
 )
 params = {"pipeline": "readings", "what": "rewind", "expected_position": None, "accept_differences": False}
 context = {"params": params, "dag_run": run, "ti": ti, "run_id": "once", "dag": SimpleNamespace(dag_id="recover")}
 recovery._DAYS_MAX = 1
+params |= {"position": 0, "expected_position": 1}
+try:
+    recovery.Look(task_id="look", pipelines=os.environ["FOLDER"]).execute(context)
+except AirflowFailException as error:
+    print(error)
+params |= {"position": None, "expected_position": None}
 print(recovery.Apply(task_id="apply", pipelines=os.environ["FOLDER"]).execute(context))
 try:
     recovery.Conclude(task_id="conclude", pipelines=os.environ["FOLDER"]).execute(context)
@@ -347,6 +355,7 @@ def test_days_for_which_there_are_no_runs_are_reported(airflow, dsn, tmp_path):
     said = airflow.python(_APPLY, FOLDER=str(airflow.pipelines), ONCELOAD_HOME=str(airflow.home))
 
     runs = "[{'trigger_run_id': 'once__recover__2026-03-01', 'conf': {'date': '2026-03-01'}}]"
+    assert "found position 3: something has committed since position 1. Nothing was changed" in said.stdout, said.stderr
     assert runs in said.stdout.splitlines(), said.stderr
     assert "these are not loaded again yet: 1 days from 2026-03-02 to 2026-03-02" in said.stdout
     assert (
