@@ -205,7 +205,8 @@ class Load(_OfPipeline):
             *self.command(context, publishes=publishes),
             *(f"--set={name}={values[name]}" for name in asked),
             *("--batch", str(batch_of(context))),
-            *("--engine", "local" if is_here else "spark"),
+            # A large load begins in processes of its driver, while Spark starts.
+            *("--engine", "local" if is_here else self.engine),
         ]
 
     def command(self, context: "Context", *, publishes: bool) -> list[str]:

@@ -419,6 +419,37 @@ def test_a_run_that_cannot_be_started_just_now_is_tried_again_and_one_that_faile
     assert said.stdout.splitlines()[-3:] == ["fail", "default", "default"], said.stderr
 
 
+_ENGINES = """
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from onceload_airflow.operators import Load
+
+at = datetime(2026, 3, 1, tzinfo=UTC)
+run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
+
+def run_command(self, command, *, env, cwd):
+    program = os.path.basename(command[0]).partition(".")[0].rstrip("0123456789")
+    print("by", program, command[command.index("--engine") + 1])
+    return SimpleNamespace(exit_code=0)
+
+SubprocessHook.run_command = run_command
+for asked, planned in (("auto", "local"), ("auto", "spark"), ("spark", "local"), ("local", "spark")):
+    Load.look = lambda self, context, batch: SimpleNamespace(engine=planned)
+    load = Load(task_id="l", pipeline_file=os.environ["FILE"], publishes=True, engine=asked)
+    load.execute({"dag_run": run, "params": {}, "run_id": "r"})
+"""
+
+
+@pytest.mark.long
+def test_a_large_load_is_submitted_to_spark_and_begins_before_that_is_up(airflow):
+    said = airflow.python(_ENGINES, FILE=str(airflow.pipelines / "readings.yaml"))
+
+    ways = [line for line in said.stdout.splitlines() if line.startswith("by")]
+    assert ways == ["by python local", "by spark-submit auto", "by spark-submit spark", "by python local"], said.stderr
+
+
 _ONE_PROCESS = """
 import os
 from datetime import UTC, datetime

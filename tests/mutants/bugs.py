@@ -1744,6 +1744,13 @@ BATCH_BUGS = (
 
 AIRFLOW_BUGS = (
     Bug(
+        name="a large load under Airflow waits for Spark",
+        file="plugins/onceload_airflow/operators.py",
+        correct='*("--engine", "local" if is_here else self.engine),',
+        wrong='*("--engine", "local" if is_here else "spark"),',
+        tests=("tests/dags/test_runs.py::test_a_large_load_is_submitted_to_spark_and_begins_before_that_is_up",),
+    ),
+    Bug(
         name="a run with nothing new starts Spark",
         file="plugins/onceload_airflow/operators.py",
         correct="        return found.is_anything_new\n",
