@@ -192,7 +192,7 @@ class Pipeline(_Described):
             found = f"pipeline {self.name}, which reads files"
             raise SettingRefused("load_rows", found, "a pipeline of its own, without source")
         if not isinstance(producer, str):
-            raise SettingRefused("producer", f"{producer!r:.80}", "the name of what the rows come from, as text")
+            raise SettingRefused("producer", f"{producer!r:.80}", "text: the name of the source of the rows")
         _check_ids(first_id, id_column)
         offers = offers_of(rows, self.declared, producer=producer, first_id=first_id, id_column=id_column)
         # Rows that cannot be read do not start a database.

@@ -27,13 +27,14 @@ def state_in_words(found: Recovery) -> str:
 def rewind_in_words(found: Rewind) -> str:
     if not found.entries:
         return f"pipeline {found.pipeline}: it is already at position {found.rewound_to}; there was nothing to do"
-    undone = "were rolled back" if found.applied else "would be rolled back"
+    were = "was" if found.entries == 1 else "were"
+    undone = f"{were} rolled back" if found.applied else "would be rolled back"
     what = (
         f"pipeline {found.pipeline}, back to position {found.rewound_to}: {counted(found.entries, 'commit')} of "
         f"{counted(found.producers, 'producer')} {undone}, with {counted(found.rows, 'row')}, "
         f"{counted(found.quarantined, 'quarantined record')} and {counted(found.message_ids, 'business id')}"
     )
     if found.held_again:
-        kept = "is held again" if found.held_again == 1 else "are held again"
-        what += f"; {counted(found.held_again, 'settled record')} {kept}"
+        are = "that was retried or discarded is" if found.held_again == 1 else "that were retried or discarded are"
+        what += f"; {counted(found.held_again, 'record')} {are} held in quarantine again"
     return "\n".join((what, *(f"differs: {each}" for each in found.differing[:_NAMES_SHOWN])))

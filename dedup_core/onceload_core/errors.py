@@ -20,7 +20,7 @@ OnceloadError
 │   ├── NotStarted           a part of Airflow or Spark exited, or did not answer in time
 │   ├── AirflowUnfit         Airflow refused, or did not reach the expected state in time
 │   ├── ConnectionNotFound   Airflow has no connection for the database, or could not be asked for it
-│   ├── NoDraft              files have no record yet to draft a pipeline file from
+│   ├── NoDraft              no sample could be read to draft a pipeline file from
 │   ├── Unreadable           a source file is gone, or its store fails
 │   │   └── FileRewritten    a file no longer holds what was planned
 │   ├── TasksFailed          Spark lost an executor, or gave up a task

@@ -26,7 +26,7 @@ _WORDS = {"held": "in progress", "dead": "dead letter"}
 _RAW_BYTES_MAX = 4 * 2**10
 #: How far into a file lines are counted, and how far into a compressed file a record is looked for.
 _READ_BYTES_MAX = 64 * 2**20
-#: The same in an uncompressed file of an object store, where the record alone is read much sooner.
+#: The limit for uncompressed files in an object store, where reading just the record is much faster.
 _FETCHED_BYTES_MAX = 2**20
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from onceload.draft.files import Found, find_files, refused
 from onceload.draft.formats import Sample, read_sample
-from onceload.draft.guess import Guess, guess_columns
+from onceload.draft.guess import OVER_COLUMNS_MAX, Guess, guess_columns
 from onceload.draft.names import topic_of
 from onceload.draft.nested import offer_paths
 from onceload.draft.sample import Sampled
 from onceload.draft.write import Facts, write_draft
-from onceload.pipeline_file import COLUMNS_MAX, parse_text
+from onceload.pipeline_file import parse_text
 from onceload.terminal import counted
 from onceload.yaml_nodes import cut
 from onceload_core.names import ProducerId
@@ -92,12 +92,12 @@ def _too_many(guess: Guess) -> Iterator[str]:
     """Notes about more columns than a row or a table may have."""
     if len(guess.columns) > _COLUMNS_SURE:
         yield (
-            f"the draft has {len(guess.columns):,} columns. A row has to fit into 8 kB, which only {_COLUMNS_SURE} "
-            "columns of any type always do. For columns of 8 bytes, such as bigint, the limit is about 1,000. Remove "
-            "columns that you do not need"
+            f"the draft has {len(guess.columns):,} columns. A row must fit into 8 kB. Up to {_COLUMNS_SURE} columns "
+            "always do, whatever their types, and about 1,000 if each takes 8 bytes, such as bigint. Remove columns "
+            "that you do not need"
         )
-    if (beyond := len(guess.left_out)) and len(guess.columns) == COLUMNS_MAX:
-        yield f"{beyond:,} fields are not loaded, because a table has at most {COLUMNS_MAX:,} columns"
+    if beyond := sum(why == OVER_COLUMNS_MAX for _, why in guess.left_out):
+        yield f"{counted(beyond, 'field')} left out, because {OVER_COLUMNS_MAX}"
 
 
 def _source(records: int, sample: Sample, found: Found) -> str:

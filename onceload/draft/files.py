@@ -47,11 +47,11 @@ class Found:
 
 @dataclass(eq=False)
 class NoDraft(CallAgain):
-    """There is nothing to guess from yet."""
+    """No sample could be read, so no pipeline file was drafted."""
 
     url: str
     reason: str
-    fix: str = "Run the same command again when it has records"
+    fix: str = "Run the same command again when there are records"
 
     def __str__(self) -> str:
         return f"{shown(self.url)}: {self.reason}. No draft was written. {self.fix}."
@@ -90,7 +90,9 @@ def find_files(pattern: str) -> Found:
 def _nothing_found(pattern: str, listing: Listing) -> Exception:
     if listing.unreadable:
         name, why = listing.unreadable[0]
-        return NoDraft(pattern, f"{name!r}: {why}", "Get the right to read it (see `ls -l`), and run this again")
+        return NoDraft(
+            pattern, f"{name!r}: {why}", "Get permission to read it (see `ls -l`), and run the same command again"
+        )
     if others := (*listing.refused, *listing.misnamed):
         return refused(pattern, "only {!r}: {}".format(*others[0]), "a pattern of files that can be read")
     if listing.folders:

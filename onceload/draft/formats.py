@@ -13,7 +13,7 @@ from onceload.draft.sample import Content, Sampled, parts_of, read_content
 from onceload.draft.typed import observe_typed, sample_typed, typed_format
 from onceload.terminal import counted
 from onceload_core.errors import OnceloadError
-from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.addresses import Unreadable, shown
 from onceload_jobs.files.compression import Incomplete
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.formats.chunks import FileRefused
@@ -73,14 +73,18 @@ def _each(items: Sequence[S], read: Callable[[S], T]) -> tuple[list[T], tuple[st
             failures.append(error)
     if failures and not results:
         raise _for_a_draft(failures[0])
-    return results, tuple(map(str, failures))
+    return results, tuple(
+        f"{shown(each.url)}: {each.reason}" if isinstance(each, NoDraft) else str(each) for each in failures
+    )
 
 
 def _for_a_draft(error: OnceloadError) -> OnceloadError:
     if isinstance(error, Unreadable):
-        return NoDraft(error.url, error.reason, "Check that it is there and that you may read it, and run this again")
+        return NoDraft(
+            error.url, error.reason, "Check that it exists and that you may read it, and run the same command again"
+        )
     if isinstance(error, Incomplete):
-        reason = f"its compressed data breaks off after {error.end:,} unpacked bytes"
+        reason = f"its compressed data ends early, after {error.end:,} uncompressed bytes"
         return NoDraft(error.url, reason, "Run the same command again when the file is complete")
     return error
 

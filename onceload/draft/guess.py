@@ -13,6 +13,8 @@ from onceload.yaml_values import NAME_BYTES_MAX
 from onceload_jobs.pipeline.columns import Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import Format
 
+OVER_COLUMNS_MAX = f"a table has at most {COLUMNS_MAX:,} columns"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GuessedColumn:
@@ -63,7 +65,7 @@ def guess_columns(observed: Observed, files: Sequence[Sampled], of_format: Forma
         if problem := _find_problem(name, seen, observed, of_format, is_missing=name in missing):
             left_out.append((name, problem))
         elif len(kept) == COLUMNS_MAX:
-            left_out.append((name, f"a table has at most {COLUMNS_MAX:,} columns"))
+            left_out.append((name, OVER_COLUMNS_MAX))
         else:
             kept.append(guess_column(name, seen, observed, of_format, is_missing=name in missing))
     key, time = _find_key(kept, observed, topic), _find_time(kept, observed)

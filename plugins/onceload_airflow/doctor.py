@@ -33,8 +33,8 @@ from onceload_airflow.versions import plugin_errors
 from onceload_core.errors import OnceloadError
 
 _OLDEST = (3, 1)
-_INSTALL = "install Onceload in the environment of Airflow (pip install 'onceload[airflow]'), and restart Airflow"
-_LIST = "[dag_processor] dag_bundle_config_list (docs/how-to/into-your-airflow.md)"
+_INSTALL = "install Onceload with its extra airflow in the environment of Airflow, and restart Airflow"
+_LIST = "[dag_processor] dag_bundle_config_list (docs/how-to/add-to-your-airflow.md)"
 
 
 def examine() -> Iterator[Check]:
@@ -127,7 +127,7 @@ def _folder(folders: list[Path]) -> Check:
         healthy=folder is not None and folder.is_dir() and (not folders or folder in folders),
         expected=f"the folder of the pipeline files{''.join(f', {each}' for each in folders)}",
         found="not set" if folder is None else f"{folder}{'' if folder.is_dir() else ', which is not a folder here'}",
-        fix="set it for the DAG processor and the workers, to the folder of the bundle of pipelines",
+        fix="set it for the DAG processor, the workers and the API server, to the folder of the bundle of pipelines",
     )
 
 

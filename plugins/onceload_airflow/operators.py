@@ -27,7 +27,7 @@ from onceload_airflow.connections import CONNECTION
 from onceload_airflow.failures import failure_of, in_airflows_words
 from onceload_airflow.hook import OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink, console_page
-from onceload_airflow.spark_submit import submit_command
+from onceload_airflow.spark_submit import is_on_this_machine, submit_command
 from onceload_airflow.versions import (
     AirflowException,
     AirflowFailException,
@@ -205,9 +205,12 @@ class Load(_OfPipeline):
             *self.command(context, publishes=publishes),
             *(f"--set={name}={values[name]}" for name in asked),
             *("--batch", str(batch_of(context))),
-            # A large load begins in processes of its driver, while Spark starts.
-            *("--engine", "local" if is_here else self.engine),
+            *("--engine", "local" if is_here else self._engine_of_driver()),
         ]
+
+    def _engine_of_driver(self) -> str:
+        """Whether processes of the driver begin a large load while Spark starts: not where the driver may be small."""
+        return self.engine if is_on_this_machine(self._connection()) else "spark"
 
     def command(self, context: "Context", *, publishes: bool) -> list[str]:
         """The arguments of the call, without placeholders and batch."""

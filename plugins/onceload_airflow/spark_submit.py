@@ -38,6 +38,11 @@ def submit_command(
     return [binary, "--master", _master(connection), *options, "--name", name, program, *arguments]
 
 
+def is_on_this_machine(connection: Connection) -> bool:
+    """Whether all of Spark runs where it is submitted."""
+    return _master(connection).startswith("local")
+
+
 def _master(connection: Connection) -> str:
     """A form has the whole address as the host; a URI such as spark://host:7077 has been taken apart."""
     host = connection.host or "yarn"

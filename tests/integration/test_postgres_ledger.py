@@ -23,8 +23,8 @@ from onceload_core.names import Batch, SessionName
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
 from onceload_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, connect
-from onceload_core.postgres.commit import TransactionEnded
 from onceload_core.postgres.connection import in_batches
+from onceload_core.postgres.own_transaction import TransactionEnded
 from onceload_core.postgres.recovery import recover_state
 from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
@@ -159,6 +159,22 @@ def test_the_writer_of_the_rows_must_leave_the_transaction_open(engine, ledger, 
         ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=write))
 
     assert count(engine, "onceload.ledger") == 0
+    assert load(ledger) == 1
+
+
+def test_rows_that_the_writer_committed_forbid_a_retry_if_the_next_statement_fails(engine, ledger):
+    def write(connection):
+        connection.execute(text("INSERT INTO target VALUES (1)"))
+        connection.execute(text("COMMIT AND CHAIN"))
+
+    session = ledger.open_session("events", SessionName("loader"))
+    with engine.begin() as other:
+        other.execute(text("UPDATE onceload.pipeline SET position = position WHERE name = 'events'"))
+        with pytest.raises(TransactionEnded):
+            ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=write))
+        with pytest.raises(PipelineBusy):
+            ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: 0))
+
     assert load(ledger) == 1
 
 

@@ -441,9 +441,9 @@ def _strike(plugged: Plugged, load: RunningLoad, fault: Fault, rng: Random) -> N
 
 
 def _crash_at_publish(plugged: Plugged, load: RunningLoad) -> None:
-    """Hold the commit lock, so that the load, which has counted its pieces, waits in its commit for the crash."""
+    """Keep the load, which has counted its pieces, from writing its entry, so that it waits in its commit."""
     with closing(psycopg2.connect(plugged.dsn)) as holder, holder.cursor() as cursor:
-        cursor.execute("SELECT FROM onceload.pipeline WHERE name = %s FOR NO KEY UPDATE", (plugged.place.pipeline,))
+        cursor.execute("LOCK TABLE onceload.ledger IN SHARE MODE")
         waiting = _WAITING_BEHIND.format(pid=holder.info.backend_pid)
         load.wait_until(lambda: plugged.ask(waiting) == [(1,)])
         plugged.restart_server()

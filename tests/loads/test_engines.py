@@ -106,7 +106,7 @@ def _compare(loads: Loads, tasks: Any) -> dict[str, list[Any]]:
 
 
 def _proof(loads: Loads, declared: Declared) -> dict[str, list[Any]]:
-    """All that has nothing to do with who committed when."""
+    """Everything that must not depend on which session committed, or when."""
     columns = ", ".join(each.name for each in declared.columns)
     return {
         what: loads.ask(query.format(table=declared.target.table, name=declared.name, columns=columns))
@@ -127,7 +127,7 @@ _PROOF = {
           FROM onceload.producer JOIN onceload.pipeline USING (pipeline_id)
          WHERE pipeline.name = '{name}' ORDER BY 1, 2""",
     "receipts": """
-        SELECT producer, generation, CAST(spans AS text), span.rows, records, digest, fingerprint, size, condition
+        SELECT producer, generation, CAST(spans AS text), span.rows, records, digest
           FROM onceload.ledger_span AS span JOIN onceload.pipeline USING (pipeline_id)
          WHERE pipeline.name = '{name}' ORDER BY 1, 2, 3, 4""",
     "counts": """

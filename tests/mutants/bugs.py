@@ -228,10 +228,17 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="a transaction that write_rows ended goes on as another",
-        file=COMMIT,
+        file="dedup_core/onceload_core/postgres/own_transaction.py",
         correct="connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS",
         wrong="driver",
         tests=(f"{IN_POSTGRES}::test_the_writer_of_the_rows_must_leave_the_transaction_open",),
+    ),
+    Bug(
+        name="rows that write_rows committed are a reason to retry, should the next statement fail",
+        file="dedup_core/onceload_core/postgres/own_transaction.py",
+        correct='return cursor.fetchone() == ("committed",)',
+        wrong='return cursor.fetchone() == ("lost",)',
+        tests=(f"{IN_POSTGRES}::test_rows_that_the_writer_committed_forbid_a_retry_if_the_next_statement_fails",),
     ),
     Bug(
         name="rows and proof in two transactions, should write_rows end the first",
@@ -1746,9 +1753,11 @@ AIRFLOW_BUGS = (
     Bug(
         name="a large load under Airflow waits for Spark",
         file="plugins/onceload_airflow/operators.py",
-        correct='*("--engine", "local" if is_here else self.engine),',
-        wrong='*("--engine", "local" if is_here else "spark"),',
-        tests=("tests/dags/test_runs.py::test_a_large_load_is_submitted_to_spark_and_begins_before_that_is_up",),
+        correct="return self.engine if is_on_this_machine(self._connection()) else",
+        wrong="return 'spark' if is_on_this_machine(self._connection()) else",
+        tests=(
+            "tests/dags/test_runs.py::test_a_large_load_is_submitted_to_spark_and_begins_before_that_is_up_unless_it_is_elsewhere",
+        ),
     ),
     Bug(
         name="a run with nothing new starts Spark",

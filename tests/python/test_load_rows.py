@@ -190,7 +190,7 @@ def test_ids_are_either_counted_or_in_a_column(rows: Rows, ids: Any) -> None:
 
 
 @pytest.mark.parametrize("producer", [None, 7, b"crm"])
-def test_a_producer_has_a_name(rows: Rows, producer: Any) -> None:
+def test_a_producer_that_is_not_text_is_refused(rows: Rows, producer: Any) -> None:
     with pytest.raises(onceload.SettingRefused, match="producer: found"):
         rows.pipeline().load_rows(table(1), producer=producer, first_id=0)
 

@@ -33,7 +33,7 @@ def test_an_interrupted_phase_does_not_count_the_phase_that_interrupts_it(clock)
     assert stopwatch.seconds() == {Phase.PLAN: 17, Phase.STAGE: 10, Phase.PUBLISH: 4, Phase.END: 32}
 
 
-def test_a_phase_that_fails_ends_and_the_one_before_it_goes_on(clock):
+def test_after_a_phase_that_fails_the_interrupted_one_resumes(clock):
     stopwatch = Stopwatch()
 
     def fail():

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar, cast
 
-import psycopg2.extensions
-from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
 from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import DBAPIError
 
 from onceload_core.declaration import refuse_other_version
 from onceload_core.errors import (
     AlreadyConsumed,
     DeliveryTakenAway,
     LimitReached,
-    NeedsAPerson,
     NotFound,
     SessionFenced,
     StateDiffers,
@@ -33,6 +31,7 @@ from onceload_core.postgres.connection import (
     on_table,
     statements,
 )
+from onceload_core.postgres.own_transaction import check_transaction_is_open, ended, get_transaction_id, has_committed
 from onceload_core.replay import EntryKind
 from onceload_core.spans import SEQUENCE_END
 
@@ -41,25 +40,15 @@ SQL = statements("ledger.sql")
 
 @dataclass(frozen=True, kw_only=True)
 class BulkCommit(Commit[Connection]):
-    """A commit that proves too much to fetch: it stays on the server, in tables that are quoted as in SQL."""
+    """A commit with too many producers or business ids to fetch: they stay on the server, in tables.
+
+    The names of the tables are quoted for SQL.
+    """
 
     #: The producers: `producer_id`, `spans` and `rows`, each producer once.
     offered: str | None = None
     #: Business ids by their SHA-256, `_message`. Rows of one record repeat it.
     offered_messages: str | None = None
-
-
-@dataclass(eq=False)
-class TransactionEnded(NeedsAPerson):
-    pipeline: str
-    batch: str
-
-    def __str__(self) -> str:
-        return (
-            f"pipeline {self.pipeline}, batch {self.batch}: write_rows ended the transaction of the commit. Nothing "
-            "was recorded as consumed, so rows that write_rows committed itself have no receipt. Delete these rows "
-            "from the target, and leave COMMIT and ROLLBACK to the ledger."
-        )
 
 
 AnyCommit = TypeVar("AnyCommit", Commit[Connection], Settlement[Connection])
@@ -72,7 +61,7 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
     transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = commit.write_rows(connection)
-    check_transaction_is_open(connection, commit)
+    check_transaction_is_open(connection, commit.session.pipeline, commit.batch)
     reached(CommitStep.ROWS_WRITTEN)
     taken = take_position_in(transaction_id, connection, commit)
     refuse_other_rows(commit, written)
@@ -97,7 +86,7 @@ def run_settlement_steps(connection: Connection, settlement: Settlement[Connecti
     transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = settlement.write_rows(connection)
-    check_transaction_is_open(connection, settlement)
+    check_transaction_is_open(connection, settlement.session.pipeline, settlement.batch)
     reached(CommitStep.ROWS_WRITTEN)
     taken = take_position_in(transaction_id, connection, settlement)
     refuse_other_rows(settlement, written)
@@ -107,10 +96,6 @@ def run_settlement_steps(connection: Connection, settlement: Settlement[Connecti
     record_entry(connection, taken, settlement, kind=settlement.kind)
     reached(CommitStep.ENTRY_RECORDED)
     return Position(taken.position)
-
-
-def get_transaction_id(connection: Connection) -> str:
-    return str(execute_prepared(connection, SQL["transaction_id"], {}).scalar_one())
 
 
 def get_pipeline(connection: Connection, pipeline: str) -> Record:
@@ -137,13 +122,18 @@ def take_position(connection: Connection, pipeline: str) -> Record:
 def take_position_in(transaction_id: str, connection: Connection, commit: AnyCommit) -> Record:
     """The same for a session: refused if a later epoch took over, or if another version is in force.
 
-    And refused in another transaction than the one that was begun: rows and receipts must commit together.
+    Also refused in a transaction other than the one that was begun: rows and receipts must commit together.
     """
     session = commit.session
     life = {"session": session.name, "epoch": session.epoch, "version": session.version}
-    taken = _one_pipeline(connection, "take_position_of_session", session.pipeline, **life)
+    try:
+        taken = _one_pipeline(connection, "take_position_of_session", session.pipeline, **life)
+    except DBAPIError:
+        if has_committed(connection, transaction_id):
+            raise ended(connection, commit.session.pipeline, commit.batch) from None
+        raise
     if taken.transaction_id != transaction_id:
-        raise _ended(connection, commit)
+        raise ended(connection, commit.session.pipeline, commit.batch)
     refuse_other_version(session.pipeline, session.version, taken.version)
     if not taken.is_latest:
         raise SessionFenced(session.pipeline, session.name, session.epoch)
@@ -169,19 +159,6 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str, **binds
     if found is None:
         raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
     return found
-
-
-def check_transaction_is_open(connection: Connection, commit: AnyCommit) -> None:
-    """Refuse a write_rows that ended the transaction; whether it began another is seen with the position."""
-    driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
-    if not (connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS):
-        raise _ended(connection, commit)
-
-
-def _ended(connection: Connection, commit: AnyCommit) -> TransactionEnded:
-    # A connection in this state must not return to the pool.
-    connection.invalidate()
-    return TransactionEnded(commit.session.pipeline, commit.batch)
 
 
 def advance(connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:

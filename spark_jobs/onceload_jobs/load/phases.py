@@ -9,13 +9,14 @@ from enum import StrEnum
 class Phase(StrEnum):
     #: Register the pipeline, list the files, and compare them with the ledger.
     PLAN = "plan"
-    #: Start Spark. Not counted while local sessions read meanwhile.
+    #: Start Spark. Counted only if nothing is read in the meantime.
     START = "start"
     #: Sessions read the files. With publish: direct, they also commit the rows; otherwise they stage them.
+    #: For rows that a program gives: wait for the program.
     STAGE = "stage"
     #: Check the staged rows with the suite.
     AUDIT = "audit"
-    #: Write the staged rows and the proof in one transaction.
+    #: Write the staged rows and the proof in one transaction. For rows that a program gives: write them.
     PUBLISH = "publish"
     #: Wait for other loads of the pipeline.
     WAIT = "wait"
@@ -39,7 +40,7 @@ class Stopwatch:
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """Interrupt the phase that runs by another one."""
+        """Time another phase, then resume the interrupted one."""
         interrupted = self.switch_to(phase)
         try:
             yield
@@ -47,6 +48,6 @@ class Stopwatch:
             self.switch_to(interrupted)
 
     def seconds(self) -> dict[Phase, float]:
-        """The phases that took any time, until now."""
+        """The seconds of each phase so far, including the one that runs."""
         self.switch_to(self._phase)
         return dict(self._seconds)

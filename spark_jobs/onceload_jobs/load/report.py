@@ -25,7 +25,7 @@ class Report:
     filtered: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    #: How many of them each phase took.
+    #: The seconds that each phase took; their sum is `seconds`.
     seconds_of: dict[Phase, float] = field(default_factory=dict)
     #: What ran the sessions; None if there was nothing to load.
     engine: Engine | None = None

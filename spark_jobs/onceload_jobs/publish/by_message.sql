@@ -11,3 +11,4 @@ SELECT * FROM (
                           AND message.day >= CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date)
                                              - pipeline.message_keep_days)) AS unknown
  WHERE _position = 1;
+ANALYZE {by_message};

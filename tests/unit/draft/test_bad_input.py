@@ -49,7 +49,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
             (4, "its first line has 1 field, and most lines have"),
         ),
         (("a.csv.gz", gzip.compress(b"")), "*.gz", (1, "it has no complete record yet")),
-        (("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 9)[:12]), "*.gz", (1, "its compressed data breaks off")),
+        (("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 9)[:12]), "*.gz", (1, "its compressed data ends early, after")),
         (("a.csv.gz", b"a,b\n1,2\n"), "*.gz", (4, "is damaged after 0 unpacked bytes")),
         (("a.jsonl", gzip.compress(LINE.encode())), "*", (4, "Give it a name that ends in .gz")),
         (("a.jsonl", bytes(range(256)) * 9), "*", (4, "it is a binary file")),
@@ -233,8 +233,8 @@ def test_lines_of_some_megabytes_are_read(tmp_path):
 def test_more_columns_than_a_table_or_a_row_can_have_are_reported(tmp_path):
     text = draft_of(tmp_path / "a.jsonl", json.dumps({f"c{number}": number for number in range(1_620)}) + "\n")
 
-    assert "\n# the draft has 1,597 columns. A row has to fit into 8 kB" in text
-    assert "\n# 23 fields are not loaded, because a table has at most 1,597 columns\n" in text
+    assert "\n# the draft has 1,597 columns. A row must fit into 8 kB." in text
+    assert "\n# 23 fields left out, because a table has at most 1,597 columns\n" in text
     assert '  c1596: bigint\n  # not loaded: the field "c1597", because a table has at most 1,597 columns\n' in text
     assert "  # not loaded: 3 more fields\n" in text
 

@@ -106,6 +106,7 @@ def load_rows(
         with asking():
             begun = _Job.begun(declared, engine, producer=producer, batch=batch, run=run, reached=reached)
             job, before = replace(begun, is_without_gaps=is_without_gaps), begun.ledger.position(declared.name)
+        stopwatch.switch_to(Phase.STAGE)
         for each in offers:
             with asking(), stopwatch.during(Phase.PUBLISH):
                 ignored += _commit(replace(job, offered=offered), each)
