@@ -3,11 +3,13 @@
 import re
 import threading
 from html import unescape
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
 
+from onceload.console import running
 from onceload.console.acting import ACTIONS
 from onceload.console.standalone import make_standalone_app
 from onceload.pipeline import Pipeline
@@ -186,6 +188,20 @@ def test_one_load_at_a_time_is_started(console, day, monkeypatch):
 
     assert [answer.status_code for answer in answers] == [200, 400]
     assert "one at a time" in words_of(answers[1].text)
+    assert "1 loaded" in job(console)
+
+
+def test_a_job_that_could_not_be_started_can_be_started_again(console, day, monkeypatch):
+    def no_thread(**_):
+        raise RuntimeError("can't start new thread")
+
+    form = form_of(console.get("/load?pipeline=late").text)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "threading", SimpleNamespace(Thread=no_thread))
+        with pytest.raises(RuntimeError, match="start new thread"):
+            console.post("/load?pipeline=late", data=form)
+
+    assert console.post("/load?pipeline=late", data=form).status_code == 200
     assert "1 loaded" in job(console)
 
 
