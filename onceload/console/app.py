@@ -1,6 +1,7 @@
 """The pages as a FastAPI app, for Airflow's API server and for `onceload ui`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -43,11 +44,17 @@ _STATIC = {"console.css": "text/css", "frame.js": "text/javascript", "icon.svg":
 
 
 def make_app(access: Access) -> FastAPI:
+    watch = Watch(access)
+
+    @asynccontextmanager
+    async def living(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        watch.stop()
+
     # No OpenAPI document and no docs pages: they would be unprotected.
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(openapi_url=None, lifespan=living)
     for name, kind in _STATIC.items():
         app.get(f"/{name}")(_static(name, kind))
-    watch = Watch(access)
     _add_pages(app, Pages(access, watch), access)
     Acting(access, watch).add_to(app)
     app.exception_handler(StarletteHTTPException)(_refused(access))

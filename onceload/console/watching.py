@@ -20,6 +20,7 @@ class Watch:
         self._lock = threading.Lock()
         self._asked_at = 0.0
         self._is_running = False
+        self._stopped = threading.Event()
         self._behind: Behind | None = None
 
     def now(self) -> Behind | None:
@@ -32,13 +33,18 @@ class Watch:
                 self._is_running = True
             return self._behind
 
+    def stop(self) -> None:
+        """List no more. A listing in progress ends in the background."""
+        self._stopped.set()
+
     def _run(self) -> None:
         while self._is_asked_for():
             try:
                 self._look()
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the page shows the age.
-                words(f"the lag is unknown: {error}")
-            time.sleep(_EVERY_S)
+                if not self._stopped.is_set():
+                    words(f"the lag is unknown: {error}")
+            self._stopped.wait(_EVERY_S)
 
     def _look(self) -> None:
         folder = self._access.folder
@@ -53,5 +59,5 @@ class Watch:
 
     def _is_asked_for(self) -> bool:
         with self._lock:
-            self._is_running = time.monotonic() - self._asked_at < _IDLE_S
+            self._is_running = time.monotonic() - self._asked_at < _IDLE_S and not self._stopped.is_set()
             return self._is_running

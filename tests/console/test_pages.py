@@ -1,15 +1,19 @@
 """The pages of the console, on a database that real loads have filled."""
 
 import re
+import threading
 from html import unescape
 
 import pytest
 from fastapi.testclient import TestClient
 
+from onceload.console import watching
 from onceload.console.standalone import make_standalone_app
+from onceload.lag import Behind
 from onceload.quarantine_file import read_fixed_records
 from onceload_core.postgres import PostgresSnapshots
 from tests.console.conftest import MARKUP, day_of
+from tests.waiting import until
 
 
 def words_of(html: str) -> str:
@@ -262,3 +266,24 @@ def test_without_the_token_there_is_nothing_to_see(pages):
         assert pages.get("/", headers={"Host": "elsewhere.example"}).status_code == 400
     finally:
         pages.get("/?token=secret")
+
+
+def test_nothing_is_listed_any_more_after_the_console_has_ended(day, monkeypatch):
+    monkeypatch.setattr(watching, "_EVERY_S", 0.01)
+    listed, before = [], set(threading.enumerate())
+    look = Behind.look
+
+    def looking(behind):
+        listed.append(behind)
+        look(behind)
+
+    monkeypatch.setattr(Behind, "look", looking)
+
+    with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as client:
+        client.get("/?token=secret")
+        until(lambda: len(listed) > 1)
+
+    def left():
+        return [each for each in set(threading.enumerate()) - before if each.name == "onceload console"]
+
+    until(lambda: not left())

@@ -139,6 +139,7 @@ def _order_of(lane: Lane, trial: Trial, place: Place, work: Work, rng: Random) -
         is_plain=work.is_plain,
         halt=Halt(chunk=rng.choice(candidates), step=trial.step),
         lease_s=rng.choice([None, 60.0]),
+        writes_early=rng.choice([False, True]),
     )
 
 

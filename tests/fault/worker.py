@@ -6,20 +6,22 @@ It reports every step of every commit to the test that started it, and stops for
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from sqlalchemy import Connection as Database
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import AskTheLedger, CallAgain, ClaimedElsewhere, OnceloadError, SessionFenced
 from onceload_core.names import Batch, ProducerId, SessionName
 from onceload_core.ports import Advance, Commit, CommitStep, QuarantinedRecord, Session
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.connection import translated
 from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Judgement, judge
@@ -52,6 +54,8 @@ class Order:
     halt: Halt | None = None
     #: Left out, the worker claims nothing, and relies on the compare-and-set alone.
     lease_s: float | None = None
+    #: Whether the rows are written before the commit, in the transaction that it then ends.
+    writes_early: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,18 +151,35 @@ class Worker:
         good = [record_id for record_id in records if record_id not in damaged]
         quarantined = tuple(_quarantined(*record_id) for record_id in damaged)
         duplicates = sum(judgement.duplicate.count for judgement in judgements.values())
-        self._ledger.commit(
-            Commit(
-                session=session,
-                batch=order.batch,
-                advances=tuple(_advance(producer_id, spans, good) for producer_id, spans in new.items()),
-                write_rows=lambda database: _write(database, order.target, good),
-                claim=claim,
-                counts=Counts(loaded=len(good), quarantined=len(quarantined), duplicate=duplicates),
-                message_ids=() if order.is_plain else message_ids_in(good),
-                quarantined=quarantined,
-            )
+        commit: Commit[Database] = Commit(
+            session=session,
+            batch=order.batch,
+            advances=tuple(_advance(producer_id, spans, good) for producer_id, spans in new.items()),
+            write_rows=lambda database: _write(database, order.target, good),
+            claim=claim,
+            counts=Counts(loaded=len(good), quarantined=len(quarantined), duplicate=duplicates),
+            message_ids=() if order.is_plain else message_ids_in(good),
+            quarantined=quarantined,
         )
+        if not order.writes_early:
+            self._ledger.commit(commit)
+            return
+        with self._begun(session.pipeline) as database:
+            with translated(pipeline=session.pipeline, doing="writing rows early"):
+                written = _write(database, order.target, good)
+            self._ledger.commit(replace(commit, write_rows=lambda _: written), begun=database)
+
+    @contextmanager
+    def _begun(self, pipeline: str) -> Iterator[Database]:
+        """A transaction that begins before the commit, and is rolled back unless that ends it."""
+        with translated(pipeline=pipeline, doing="writing rows early"):
+            database = self._engine.connect()
+        try:
+            yield database
+        finally:
+            # If the server is gone, so is the transaction.
+            with suppress(DBAPIError):
+                database.close()
 
 
 def _advance(producer_id: ProducerId, spans: SpanSet, good: list[tuple[ProducerId, int]]) -> Advance:

@@ -241,6 +241,13 @@ COMMIT_BUGS = (
         tests=(f"{IN_POSTGRES}::test_rows_that_the_writer_committed_forbid_a_retry_if_the_next_statement_fails",),
     ),
     Bug(
+        name="a connection that is lost is asked for the end of its transaction",
+        file=COMMIT,
+        correct="if not error.connection_invalidated and has_committed(",
+        wrong="if has_committed(",
+        tests=("tests/fault/test_kill_points.py",),
+    ),
+    Bug(
         name="rows and proof in two transactions, should write_rows end the first",
         file=COMMIT,
         correct="    if taken.transaction_id != transaction_id:\n",

@@ -128,8 +128,9 @@ def take_position_in(transaction_id: str, connection: Connection, commit: AnyCom
     life = {"session": session.name, "epoch": session.epoch, "version": session.version}
     try:
         taken = _one_pipeline(connection, "take_position_of_session", session.pipeline, **life)
-    except DBAPIError:
-        if has_committed(connection, transaction_id):
+    except DBAPIError as error:
+        # A connection that is lost cannot be asked.
+        if not error.connection_invalidated and has_committed(connection, transaction_id):
             raise ended(connection, commit.session.pipeline, commit.batch) from None
         raise
     if taken.transaction_id != transaction_id:
