@@ -78,21 +78,25 @@ def measure(home: Path, dsn: str, arguments: argparse.Namespace) -> Iterator[tup
         for name in arguments.only:
             load_before = os.getloadavg()[0]
             text = PARTS[name](stand)
-            yield TITLES[name], f"{_about(machine, stand, load_before=load_before)}\n{text}"
+            about = _about(machine, stand, load_before=load_before, is_once=PARTS[name] is memory)
+            yield TITLES[name], f"{about}\n{text}"
 
 
-def _about(machine: Machine, stand: Stand, *, load_before: float) -> str:
+def _about(machine: Machine, stand: Stand, *, load_before: float, is_once: bool) -> str:
     session = ""
     if stand.session_start_s is not None:
         session = (
             f"Spark's session took {stand.session_start_s:.1f} s to start and was warmed up by a load, but not its SQL;"
             " neither is in any other number.\n"
         )
+    several = (
+        f"A number is the median of {stand.sizes.repetitions} repetitions, with the lowest and the highest in brackets."
+    )
     return f"""Command: `{" ".join(["python -m bench", *sys.argv[1:]])}`, run on {datetime.now(UTC):%Y-%m-%d}, \
 at a load of {load_before:.1f} before this part and {os.getloadavg()[0]:.1f} after it.
 {machine.processors}, {machine.memory} of memory, {machine.system}; Python {machine.python}, \
 Postgres {machine.postgres} (embedded, same machine); {machine.settings}.
-A number is the median of {stand.sizes.repetitions} repetitions, with the lowest and the highest in brackets.
+{"Each way was loaded once." if is_once else several}
 {session}"""
 
 

@@ -52,15 +52,17 @@ class Acting:
 
     def _question(self, name: str, action: Action) -> Callable[..., str]:
         def ask(request: Request, pipeline: Name) -> str:
-            with self._asked(request, pipeline, dict(request.query_params)) as asked:
+            # A question counts what is there now, whatever its address says.
+            values = {key: value for key, value in request.query_params.items() if key != "seen"}
+            with self._asked(request, pipeline, values) as asked:
                 question = action.ask(asked)
-            hidden = {**request.query_params, _TOKEN: self._token(request, pipeline)}
+            hidden = {**values, _TOKEN: self._token(request, pipeline)}
             if question.seen is not None:
                 hidden["seen"] = str(question.seen)
             if question.field:
                 hidden.pop(question.field.name, None)
-            values = {"pipeline": pipeline, "name": name, "question": question, "hidden": hidden}
-            return rendered("question.html", {"access": self._access, **values})
+            shown = {"pipeline": pipeline, "name": name, "question": question, "hidden": hidden}
+            return rendered("question.html", {"access": self._access, **shown})
 
         return ask
 

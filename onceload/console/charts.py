@@ -33,7 +33,7 @@ def charts_of(hours: Hours, waits: Mapping[int, float] | None, *, now: datetime)
 
 def _counts(what: str, unit: str, values: Sequence[int], begins: Sequence[datetime]) -> Chart:
     return Chart(
-        title=f"{what} per hour, at most {max(values):,}",
+        title=f"{what} per hour (highest: {max(values):,})",
         values=tuple(values),
         words=tuple(f"{at:%Y-%m-%d %H}:00: {counted(value, unit)}" for at, value in zip(begins, values, strict=True)),
     )
@@ -42,7 +42,7 @@ def _counts(what: str, unit: str, values: Sequence[int], begins: Sequence[dateti
 def _waits(values: Sequence[float | None], begins: Sequence[datetime]) -> Chart:
     longest = max((value for value in values if value is not None), default=0.0)
     return Chart(
-        title=f"Longest wait of a new file per hour, at most {time_in_words(longest)}",
+        title=f"Longest wait of a new file, by hour (highest: {time_in_words(longest)})",
         values=tuple(values),
         words=tuple(
             f"{at:%Y-%m-%d %H}:00: {'not measured' if value is None else time_in_words(value)}"

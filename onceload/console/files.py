@@ -12,7 +12,7 @@ from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.postgres.connection import Record, array, statements
 from onceload_core.postgres.quarantine import find_root
 from onceload_core.spans import Span, SpanSet
-from onceload_jobs.files.addresses import local_path
+from onceload_jobs.files.addresses import errors_naming, local_path
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.reading import open_stream, read_at
 
@@ -143,7 +143,7 @@ def _read(engine: Engine, access: Access, pipeline: str, *, producer: Record, se
     if producer.condition == "replaced":
         return InFile(why_not="its file was replaced by a later generation")
     # A name comes from data, and must not lead out of the folder.
-    if root is None or ".." in producer.name.split("/"):
+    if root is None or leads_out(producer.name):
         why = "records of this format have numbers instead of byte offsets, so they cannot be found in the file here"
         return InFile(why_not=why)
     url = posixpath.join(root, producer.name)
@@ -164,10 +164,15 @@ def _read(engine: Engine, access: Access, pipeline: str, *, producer: Record, se
     return InFile(raw=raw.split(b"\n", 1)[0], line=None if lines is None else lines + 1)
 
 
+def leads_out(name: str) -> bool:
+    """Whether a name that comes from data could lead out of the folder of a pipeline."""
+    return name.startswith("/") or "://" in name or ".." in name.split("/")
+
+
 def _read_from_start(url: str, sequence: int) -> tuple[bytes, int]:
     """The beginning of a record, and the number of lines before it."""
     lines = 0
-    with open_stream(url) as stream:
+    with errors_naming(url), open_stream(url) as stream:
         while sequence and (block := stream.read(min(sequence, 2**20))):
             sequence -= len(block)
             lines += block.count(b"\n")

@@ -1,5 +1,6 @@
 """What each page shows."""
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -44,6 +45,8 @@ from onceload_jobs.pipeline.declared import Declared
 _DOWNLOADED_MAX = 10_000
 #: After all generations of a name.
 _ALL_GENERATIONS = 2**31 - 1
+#: A login in an address, such as `user:password@`.
+_LOGIN = re.compile(r"(://)[^/@\s\"']+@")
 
 
 class Pages:
@@ -216,7 +219,7 @@ class Pages:
         described = self._described(pipeline)
         # It may have been deleted since it was listed.
         with suppress(OSError, UnicodeDecodeError):
-            return described.path.read_text(encoding="utf-8") if described else None
+            return _LOGIN.sub(r"\1***@", described.path.read_text(encoding="utf-8")) if described else None
         return None
 
     def _page(self, template: str, values: Mapping[str, object]) -> str:

@@ -21,7 +21,8 @@ SELECT producer.producer_id, producer.name, producer.generation, producer.condit
        (SELECT shared.name FROM onceload.producer AS shared WHERE shared.producer_id = producer.copy_of) AS copy_of,
        (SELECT count(*) FROM onceload.quarantine AS record
          WHERE record.producer_id = producer.producer_id AND record.state = 'held') AS quarantined,
-       (SELECT max(delivery.state) FROM onceload.delivery_span JOIN onceload.delivery USING (delivery_id)
+       -- The worst: dead before held before waiting.
+       (SELECT min(delivery.state) FROM onceload.delivery_span JOIN onceload.delivery USING (delivery_id)
          WHERE delivery_span.producer_id = producer.producer_id
            AND delivery.state IN ('waiting', 'held', 'dead')
            AND (delivery.work IS NOT NULL OR delivery.deadline_at > clock_timestamp())) AS work

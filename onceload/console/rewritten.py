@@ -7,6 +7,7 @@ from typing import BinaryIO
 from sqlalchemy import Engine
 
 from onceload.console.access import Access
+from onceload.console.files import leads_out
 from onceload.console.reading import reading
 from onceload.contradictions import against_replacing
 from onceload.lag import Described
@@ -74,7 +75,7 @@ def comparison_of(engine: Engine, access: Access, described: Described, name: st
     size, parts, not_compared = None, tuple(_unknown(receipts)), None
     try:
         # A name comes from data, and must not lead out of the folder.
-        if ".." in name.split("/"):
+        if leads_out(name):
             raise NotFound("file", name)
         url = url_of(declared.source, name)
         with access.reaching(url):

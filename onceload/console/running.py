@@ -14,6 +14,7 @@ from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words
 from onceload.settings import Settings
 from onceload_core.errors import OnceloadError, SettingRefused
+from onceload_core.events import event
 from onceload_core.postgres import PostgresSnapshots
 from onceload_jobs.files.notes import problems_of
 
@@ -29,6 +30,7 @@ class Running:
 
     kind: str
     pipeline: str
+    by: str
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     state: str = _RUNNING
     lines: tuple[str, ...] = ()
@@ -45,11 +47,11 @@ class Jobs:
         self._lock = threading.Lock()
         self.all: deque[Running] = deque(maxlen=_KEPT)
 
-    def start(self, job: Job, described: Described) -> None:
+    def start(self, job: Job, described: Described, *, by: str) -> None:
         # With all days of a path that contains a day.
         pipeline = Pipeline(described.declared, self._settings)
         title, call = _CALLS[job.kind]
-        running = Running(kind=title, pipeline=job.pipeline)
+        running = Running(kind=title, pipeline=job.pipeline, by=by)
         with self._lock:
             if any(each.is_like(running) and each.state == _RUNNING for each in self.all):
                 found = f"a job of this kind that is running for pipeline {job.pipeline}"
@@ -57,6 +59,7 @@ class Jobs:
             # A daemon: if the console ends, the job ends like a killed load, and can be started again.
             threading.Thread(target=_run, args=(running, call, pipeline, job.params), daemon=True).start()
             self.all.appendleft(running)
+        event("console_job_started", pipeline=job.pipeline, kind=job.kind, by=by)
 
 
 def _run(
@@ -66,8 +69,10 @@ def _run(
     params: Mapping[str, Any],
 ) -> None:
     try:
-        running.state, lines = call(pipeline, params)
+        state, lines = call(pipeline, params)
+        # The page must not show the end without its lines.
         running.lines = tuple(lines)
+        running.state = state
     except OnceloadError as error:
         running.lines, running.state = (str(error),), "failed"
     except Exception as error:

@@ -76,10 +76,9 @@ class TokenAccess:
         return user_name()
 
     def start(self, request: Request, job: Job, described: Described | None) -> Link:
-        del request
         if described is None:
             raise no_pipeline_file(job.pipeline)
-        self.jobs.start(job, described)
+        self.jobs.start(job, described, by=self.user(request))
         return Link(address="jobs", words="The jobs of this console")
 
     def login(self, request: Request) -> str | None:
@@ -140,7 +139,8 @@ def serve(engine: Engine, settings: Settings, *, address: str, port: int, folder
     access = TokenAccess(engine, settings, folder=folder, token=token, writes=writes)
     app = make_standalone_app(access, hosts=["localhost", "127.0.0.1", "[::1]"] if address in _OWN else ["*"])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
-    words(f"the console is at http://{address}:{listening.getsockname()[1]}/?{_TOKEN}={token}")
+    host = f"[{address}]" if ":" in address else address
+    words(f"the console is at http://{host}:{listening.getsockname()[1]}/?{_TOKEN}={token}")
     can = "read all loads and the values of records" + (", and change them" if writes else "")
     words(f"everyone who has this address can {can}. Press Ctrl-C to stop the console")
     with listening:

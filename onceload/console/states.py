@@ -65,7 +65,7 @@ def state_of(found: Found, *, now: datetime) -> tuple[State, str]:
     if found.row is None:
         return State.NEW, "nothing has been loaded yet"
     if found.row.sessions_alive:
-        return State.LOADING, f"{counted(found.row.sessions_alive, 'session')} alive"
+        return State.LOADING, _of_sessions(found.row)
     if found.lag is not None and found.lag.files:
         due = "not due yet" if found.declared and found.declared.schedule else "to be loaded by hand"
         return State.FINE, f"{counted(found.lag.files, 'new file')}, {due}"
@@ -81,12 +81,26 @@ def _wrong(found: Found, *, now: datetime) -> Iterator[tuple[State, str]]:
         yield State.NEEDS_A_PERSON, f"{counted(found.lag.refused, 'file')} cannot be loaded"
     if found.row is not None:
         yield from _wrong_in_database(found.row)
-    is_loading = found.row is not None and found.row.sessions_alive
-    if found.lag and found.lag.waiting_since is not None and found.declared and not is_loading:
+    if found.lag and found.lag.waiting_since is not None and found.declared and not _is_loading(found.row):
         limit = late_since(found.declared, now=now)
         if limit is not None and found.lag.waiting_since < limit:
             age = time_in_words(now.timestamp() - found.lag.waiting_since)
             yield State.LATE, f"new files have been waiting for {age}"
+
+
+def _of_sessions(row: Record) -> str:
+    sessions, age_s = counted(row.sessions_alive, "session"), row.oldest_work_age_s
+    if not _is_loading(row):
+        return f"{sessions} alive, without work"
+    return f"{sessions} loading" + (f" for {time_in_words(float(age_s))}" if age_s is not None else "")
+
+
+def _is_loading(row: Record | None) -> bool:
+    """Whether a live session has work, or has had some just now: one that only waits for new files has none."""
+    if row is None or not row.sessions_alive:
+        return False
+    is_recent = row.last_commit_age_s is not None and row.last_commit_age_s < _LATE_AFTER_S
+    return row.oldest_work_age_s is not None or is_recent
 
 
 def _wrong_in_database(row: Record) -> Iterator[tuple[State, str]]:
@@ -98,7 +112,7 @@ def _wrong_in_database(row: Record) -> Iterator[tuple[State, str]]:
         yield State.NEEDS_A_PERSON, "the last audit failed"
     age_s = row.oldest_work_age_s
     if age_s is not None and age_s > _STUCK_AFTER_S and not row.sessions_alive:
-        yield State.STUCK, f"work has been waiting for {time_in_words(float(age_s))}, and no session is alive"
+        yield State.STUCK, f"{time_in_words(float(age_s))} without progress: no session is working on it"
 
 
 def late_since(declared: Declared, *, now: datetime) -> float | None:

@@ -22,6 +22,7 @@ from structlog import get_logger
 
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
+from onceload_airflow.connections import CONNECTION
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.links import console_page
 from onceload_airflow.versions import AirflowFailException, AsyncCallback, redact
@@ -68,7 +69,7 @@ async def tell_late(context: Mapping[str, Any]) -> None:
     text = (
         f"Run {run['dag_run_id']} of {run['dag_id']} missed its deadline {context['deadline']['deadline_time']}: it is "
         "still running.\nNo data is lost.\nWhat to do: check which task runs or waits. Clear a task that hangs: this "
-        "loads nothing twice."
+        f"loads nothing twice.\nConsole: {console_page('')}"
     )
     alert = Alert(subject=f"{run['dag_id']}: a run is late", text=text)
     await asyncio.to_thread(_notify, alert, dict(context))
@@ -117,17 +118,19 @@ def _of_failure(context: "Context") -> Alert:
 
 
 def _where(context: "Context") -> list[str]:
-    """The position of the task's pipeline, if it has one and the database answers."""
+    """The page of the task's pipeline, if it has one, and its position, if the database answers."""
     task: Any = context["task"]
-    if not (file := getattr(task, "pipeline_file", None)):
-        return []
+    lines: list[str] = []
     with suppress(OnceloadError):
-        name = read_pipeline(Path(file), offered=dict.fromkeys(GIVEN, "0")).name
-        with OnceloadHook(task.onceload_conn_id).opened() as engine:
+        if file := getattr(task, "pipeline_file", None):
+            name = read_pipeline(Path(file), offered=dict.fromkeys(GIVEN, "0")).name
+        elif not (name := str(context.get("params", {}).get("pipeline") or "")):
+            return []
+        lines = [f"Console: {console_page('attention', pipeline=name)}"]
+        with OnceloadHook(getattr(task, "onceload_conn_id", CONNECTION)).opened() as engine:
             (status,) = look(engine, "status", pipeline=name, at_most=1)
-        page = console_page("attention", pipeline=name)
-        return [f"Pipeline {name} is at position {status['position']}.", f"Console: {page}"]
-    return []
+        lines = [f"Pipeline {name} is at position {status['position']}.", *lines]
+    return lines
 
 
 def _notify(alert: Alert, context: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from onceload_core.postgres import LedgerSettings, connect
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.work import load_delivery as loading
 from tests.servers import execute, temporary_database
+from tests.waiting import until
 
 PIPELINE = """\
 pipeline: {name}
@@ -108,8 +109,7 @@ def pages(day) -> Iterator[TestClient]:
     access = day.access(writes=False)
     with TestClient(make_standalone_app(access, hosts=["testserver"])) as client:
         assert client.get("/?token=secret").status_code == 200
-        deadline = time.monotonic() + 60
-        while "are being listed" in client.get("/").text:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        # They are listed one after the other.
+        of_each = [f"/attention?pipeline={name}" for name in ("late", "rewritten", "well")]
+        until(lambda: all("not been listed" not in client.get(path).text for path in of_each))
         yield client

@@ -229,7 +229,7 @@ def test_a_rewind_of_another_position_than_was_shown_is_refused(console, day):
     answer = console.post("/rewind?pipeline=well", data=form_of(question))
 
     assert answer.status_code == 400
-    assert "position 3, and the question was about position 2" in words_of(answer.text)
+    assert "position 3 now, and position 2 when you were asked" in words_of(answer.text)
     assert rows(day) == [1, 3, 4, 6]
 
 

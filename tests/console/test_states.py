@@ -12,7 +12,8 @@ from onceload.lag import Lag, Unknown
 from onceload.pipeline_file import parse_pipeline
 
 NOW = datetime(2026, 3, 1, 12, 2, tzinfo=UTC)
-QUIET = {"paused_at": None, "dead": 0, "audit_passed": None, "oldest_work_age_s": None, "sessions_alive": 0}
+QUIET = {"paused_at": None, "dead": 0, "audit_passed": None, "oldest_work_age_s": None, "sessions_alive": 0,
+         "last_commit_age_s": None}  # fmt: skip
 
 
 def row(**changes: Any) -> Any:
@@ -80,10 +81,20 @@ def test_a_file_is_late_if_two_runs_have_begun_since(schedule, age_s, state):
     assert state_of(found, now=NOW)[0] is state
 
 
-def test_a_file_that_is_being_loaded_is_not_late():
-    found = Found(row=row(sessions_alive=1), lag=lag(files=1, waiting_s=10**6), declared=declared("@hourly"))
+@pytest.mark.parametrize("of_session", [{"oldest_work_age_s": 2000.0}, {"last_commit_age_s": 10.0}])
+def test_a_file_that_is_being_loaded_is_not_late(of_session):
+    alive = row(sessions_alive=1, **of_session)
+    found = Found(row=alive, lag=lag(files=1, waiting_s=10**6), declared=declared("@hourly"))
 
     assert state_of(found, now=NOW)[0] is State.LOADING
+
+
+@pytest.mark.parametrize("of_session", [{}, {"last_commit_age_s": 3600.0}])
+def test_a_session_that_is_alive_and_takes_nothing_hides_no_late_file(of_session):
+    alive = row(sessions_alive=1, **of_session)
+    found = Found(row=alive, lag=lag(files=1, waiting_s=10**6), declared=declared("on_arrival"))
+
+    assert state_of(found, now=NOW)[0] is State.LATE
 
 
 def test_all_reasons_of_the_worst_state_are_shown_and_no_others():

@@ -109,7 +109,7 @@ def test_a_broken_record_is_fixed(page, day):
     declare(day, "broken")
     day.write("broken/a.jsonl", '{"n": 1}\n{"n": "2O"}\n')
     day.load("broken")
-    assert "1 in 24 hours" in state(page, "broken")
+    assert "1 in the last 24 hours" in state(page, "broken")
 
     follow(page, "1")
     assert page.locator("mark").inner_text() == "2O"
@@ -154,7 +154,7 @@ def test_a_load_whose_worker_was_killed_is_finished(page, day):
         "UPDATE onceload.delivery SET offered_at = offered_at - interval '10 minutes',"
         " deadline_at = deadline_at - interval '10 minutes' RETURNING 1"
     )
-    assert "no session is alive" in state(page, "killed")
+    assert "no session is working on it" in state(page, "killed")
 
     follow(page, "killed", "Load now")
     page.get_by_role("button", name="Load").click()

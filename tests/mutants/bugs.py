@@ -2998,6 +2998,20 @@ ENGINE_BUGS = (
         tests=(f"{OF_LOCAL}::test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest",),
     ),
     Bug(
+        name="a large load never starts Spark",
+        file="spark_jobs/onceload_jobs/load/engine.py",
+        correct="sum(map(_content_bytes, files)) > _LOCAL_BYTES_MAX",
+        wrong="sum(map(_content_bytes, files)) < 0",
+        tests=("tests/loads/test_local.py::test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest",),
+    ),
+    Bug(
+        name="a phase of a load that was interrupted never resumes",
+        file="spark_jobs/onceload_jobs/load/phases.py",
+        correct="            self.switch_to(interrupted)\n",
+        wrong="            pass\n",
+        tests=("tests/unit/test_phases.py",),
+    ),
+    Bug(
         name="Spark is left running by a load that ends before it is up",
         file="spark_jobs/onceload_jobs/work/local/while_spark_starts.py",
         correct="        self._thread.join()\n        self._open.close()\n",
@@ -3932,7 +3946,7 @@ BUGS = (
     Bug(
         name="the console reads a file that a name leads to out of the folder",
         file="onceload/console/files.py",
-        correct='if root is None or ".." in producer.name.split("/"):',
+        correct="if root is None or leads_out(producer.name):",
         wrong="if root is None:",
         tests=(f"{OF_PAGES}::test_no_name_leads_out_of_the_folder",),
     ),

@@ -98,7 +98,7 @@ def _ask_rewind(asked: Asked) -> Question:
 def _rewind(asked: Asked) -> Answer:
     position, seen = int(PostgresLedger(asked.engine).position(asked.pipeline)), asked.number("seen")
     if position != seen:
-        found = f"position {position:,}, and the question was about position {seen:,}"
+        found = f"position {position:,} now, and position {seen:,} when you were asked: something has committed since"
         raise SettingRefused("this rewind", found, "a question about the current position (ask again)")
     # What commits before the job begins is not rolled back unseen either.
     return _start(asked, "recover", what="rewind", position=asked.number("position"), expected_position=seen)

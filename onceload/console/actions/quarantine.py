@@ -1,5 +1,6 @@
 """Fix, retry and discard quarantined records."""
 
+import unicodedata
 from dataclasses import replace
 
 from onceload import settling
@@ -67,7 +68,8 @@ def _editable(asked: Asked) -> tuple[KeptRecord, str]:
     except UnicodeDecodeError:
         text = ""
     # A browser sends other ends of lines, and no other control characters.
-    if not text or len(record.raw) > _FIXED_BYTES_MAX or not text.replace("\n", "").replace("\t", "").isprintable():
+    has_others = any(unicodedata.category(each) == "Cc" for each in {*text} - {"\n", "\t"})
+    if not text or len(record.raw) > _FIXED_BYTES_MAX or has_others:
         found = f"{record.raw_bytes:,} bytes that this page cannot show"
         expected = "at most 64 KiB of printable text (download this record, fix it in the file, and retry with --from)"
         raise SettingRefused(f"record {record.quarantine_id}", found, expected)
