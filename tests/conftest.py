@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import settings
@@ -71,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(each, id=f"postgres{each}", marks=[] if each == VERSIONS[-1] else pytest.mark.long)
             for each in VERSIONS
         ]
-        metafunc.parametrize("postgres_version", versions, scope="session")
+        metafunc.parametrize("postgres_version", versions, indirect=True, scope="session")
 
 
 def pytest_collection_finish() -> None:
@@ -106,8 +107,9 @@ def logged(caplog: pytest.LogCaptureFixture) -> Logged:
 
 
 @pytest.fixture(scope="session")
-def postgres_version() -> PostgresVersion:
-    return 18
+def postgres_version(request: pytest.FixtureRequest) -> PostgresVersion:
+    """The newest, unless the test asks for another: what rests on it is then made again."""
+    return cast("PostgresVersion", getattr(request, "param", None) or VERSIONS[-1])
 
 
 @pytest.fixture(scope="session")

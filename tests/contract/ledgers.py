@@ -16,6 +16,7 @@ EVERY_LEDGER = [
             pytest.param("postgres", 16, id="postgres16"),
             pytest.param("postgres", 18, id="postgres"),
         ],
+        indirect=["postgres_version"],
         scope="session",
     )
 ]
