@@ -1,12 +1,14 @@
 """Rows of a staged batch that go through files, into the target at once."""
 
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Engine, event
 
 from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
@@ -196,4 +198,47 @@ def test_a_connection_that_is_lost_after_files_were_copied_costs_no_load(loads, 
 
     assert loads.load().loaded == 2 * _ROWS
     assert len(ended) == 1
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+@pytest.mark.usefixtures("copied_or_transformed")
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 5, 8, 13])
+def test_a_connection_that_is_lost_at_any_word_of_early_copies_costs_no_load(loads, written, monkeypatch, at):
+    """It copies in a thread of its own, so faults of the thread that loads never reach it."""
+    words: list[int] = []
+
+    def hear(connection: Connection) -> None:
+        if threading.current_thread().name != early_copy.THREAD_NAME:
+            return
+        driver: Any = connection.connection.dbapi_connection
+        words.append(driver.info.backend_pid)
+        if len(words) == at + 1:
+            execute(loads.admin_dsn, f"SELECT pg_terminate_backend({words[-1]}, 5000)")
+
+    def hear_statement(connection: Connection, *_: Any) -> None:
+        hear(connection)
+
+    def copy(connection: Connection, *arguments: Any, **named: Any) -> int:
+        hear(connection)
+        rows = copy_encoded(connection, *arguments, **named)
+        hear(connection)
+        return rows
+
+    class UntilHeard(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            notes = super().run(job, sessions)
+            until(lambda: len(words) > at)
+            return notes
+
+    for module in (early_copy, postgres_transform):
+        monkeypatch.setattr(module, "copy_encoded", copy)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
+    event.listen(Engine, "before_cursor_execute", hear_statement)
+    try:
+        report = load(loads.declared, settings, batch=new_batch(), tasks=UntilHeard())
+    finally:
+        event.remove(Engine, "before_cursor_execute", hear_statement)
+
+    assert (report.loaded, len(words)) == (2 * _ROWS, at + 1)
+    assert len(written) > 2
     assert loads.rows() == list(range(2 * _ROWS))

@@ -21,6 +21,7 @@ from onceload_jobs.write.binary_copy import copy_encoded
 from onceload_jobs.write.target import Written
 from onceload_jobs.write.writer import Writer
 
+THREAD_NAME = "onceload copies files"
 #: How often it looks for files at most, and which part of its time that may take.
 _LOOKS_EVERY_S = 0.02
 _LOOKS_SHARE = 0.1
@@ -82,7 +83,7 @@ class EarlyCopy:
         self._transaction: OpenTransaction | None = None
         self._is_whole = False
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._copy, name="onceload copies files", daemon=True)
+        self._thread = threading.Thread(target=self._copy, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
     def take(self, files: Sequence[str]) -> OpenTransaction | None:
