@@ -2,9 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from heapq import nsmallest
+from itertools import islice
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -17,13 +20,36 @@ from onceload_core.postgres import PostgresLedger
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.plan import Plan, make_plan
+from onceload_jobs.plan.to_read import FileToRead
 
 #: Replaces the date, because placeholder values must not contain wildcards.
 _ANY_DAY = "onceload-any-day"
 #: The longest wait is remembered for so many hours.
 HOURS = 48
-#: As many of the files that need a person are kept by name.
-_NOTES_MAX = 100
+#: As many of the files that wait, and of those that need a person, are kept by name.
+_NAMES_MAX = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A file that is not loaded yet, or not completely."""
+
+    name: str
+    why: str
+    #: The first byte or row that the next load reads, and how many bytes; None if it reads nothing of the file.
+    first: int | None = None
+    bytes: int | None = None
+    modified: datetime | None = None
+
+    @classmethod
+    def to_read(cls, file: FileToRead) -> "Waiting":
+        return cls(
+            name=file.listed.name,
+            why=file.why,
+            first=file.spans[0][0] if file.spans else None,
+            bytes=file.bytes if file.spans else None,
+            modified=_moment(file.listed.modified_at),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +65,10 @@ class Lag:
     #: How many files cannot be read or need a person, and the first of them.
     refused: int
     notes: tuple[Note, ...] = ()
+    #: How many other files are not loaded, and the first of them: what the next load reads, the oldest before others,
+    #: and then what it leaves out.
+    others: int = 0
+    waiting: tuple[Waiting, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +117,11 @@ class Behind:
     _before: dict[str, _Seen] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Measure every pipeline; if one fails, its last values stay, and their age shows it."""
+        """Read the pipeline files, and measure every pipeline."""
+        self.measure(self.read())
+
+    def read(self) -> dict[str, Unknown]:
+        """Read the pipeline files, and return those that are wrong."""
         failed: dict[str, Unknown] = {}
         described: dict[str, Described] = {}
         for path in find_pipelines(self.folder):
@@ -97,6 +131,11 @@ class Behind:
             except (OnceloadError, OSError, ValueError) as error:
                 failed[str(path)] = Unknown(reason=str(error), is_of_file=True)
         self.described = described
+        return failed
+
+    def measure(self, failed: dict[str, Unknown]) -> None:
+        """Measure every pipeline; if one fails, its last values stay, and their age shows it."""
+        described = self.described
         for name, each in described.items():
             try:
                 lag = self._lag_of(each.declared)
@@ -117,7 +156,8 @@ class Behind:
             position = 0
         with self.reaching(declared.source.path):
             plan = make_plan(declared, ledger, now_s=now)
-        refused = [note for note in plan.notes if note.needs_a_person or note.is_unreadable]
+        refused = [note for note in plan.notes if _is_refused(note)]
+        left_out = [note for note in plan.notes if not _is_refused(note) and note.ignored is None]
         files = len(plan.to_read) + sum(note.is_busy for note in plan.notes)
         since = _waiting_since(plan, self._before.get(declared.name), position=position, now=now) if files else None
         self._before[declared.name] = _Seen(at=now, position=position, waiting_since=since)
@@ -126,7 +166,9 @@ class Behind:
             bytes=sum(file.bytes for file in plan.to_read),
             waiting_since=since,
             refused=len(refused),
-            notes=tuple(refused[:_NOTES_MAX]),
+            notes=tuple(refused[:_NAMES_MAX]),
+            others=len({file.listed.name for file in plan.to_read} | {note.name for note in left_out}),
+            waiting=tuple(islice(_waiting(plan.to_read, left_out), _NAMES_MAX)),
         )
 
     def _remember(self, name: str, lag: Lag) -> None:
@@ -161,6 +203,26 @@ class Behind:
             yield
         finally:
             ended.set()
+
+
+def _moment(modified_at: float | None) -> datetime | None:
+    # A file may have any time.
+    with suppress(ValueError, OverflowError, OSError):
+        return None if modified_at is None else datetime.fromtimestamp(modified_at, UTC)
+    return None
+
+
+def _is_refused(note: Note) -> bool:
+    return note.needs_a_person or note.is_unreadable
+
+
+def _waiting(to_read: Sequence[FileToRead], left_out: Iterable[Note]) -> Iterator[Waiting]:
+    yield from map(Waiting.to_read, nsmallest(_NAMES_MAX, to_read, key=_age))
+    yield from (Waiting(name=note.name, why=note.reason) for note in left_out)
+
+
+def _age(file: FileToRead) -> tuple[float, str]:
+    return file.listed.modified_at or 0.0, file.listed.name
 
 
 def _waiting_since(plan: Plan, before: _Seen | None, *, position: int, now: float) -> float:

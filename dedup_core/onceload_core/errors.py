@@ -13,6 +13,7 @@ OnceloadError
 │   ├── DatabaseLost         the connection failed before the COMMIT of any row was sent
 │   │   └── DatabaseUnreachable no server answers, or it accepts no connection at the moment
 │   ├── UpgradeUnfinished    the releases of the schema and of this installation are incompatible
+│   ├── TookTooLong          a page of the console waited too long for the database
 │   ├── TableHeld            other transactions hold the target, so that it cannot be changed
 │   ├── QueryChanged         a table that the query of a transform reads was altered
 │   ├── StageLost            the server lost the staged rows

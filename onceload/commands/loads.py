@@ -220,13 +220,10 @@ def _plan_document(pipeline: str, found: "Plan") -> dict[str, object]:
 
 
 def _plan_row(file: "FileToRead", unit: str) -> dict[str, object]:
-    why = file.loaded_elsewhere or "new"
-    why = "reload: replaces its loaded rows" if file.replaces is not None else why
     if not file.spans:
-        return _row(file.listed.name, unit, first=None, end=None, why=why)
+        return _row(file.listed.name, unit, first=None, end=None, why=file.why)
     first, end = file.spans[0][0], file.spans[-1][1]
-    why = f"new; the part before it is {why}" if file.copy_record else why
-    return _row(file.listed.name, unit, first=first, end="the end" if end is None else end, why=why)
+    return _row(file.listed.name, unit, first=first, end="the end" if end is None else end, why=file.why)
 
 
 def _note_row(note: "Note", unit: str) -> dict[str, object]:

@@ -53,6 +53,7 @@ def make_app(access: Access) -> FastAPI:
 
     # No OpenAPI document and no docs pages: they would be unprotected.
     app = FastAPI(openapi_url=None, lifespan=living)
+    app.state.watch = watch
     for name, kind in _STATIC.items():
         app.get(f"/{name}")(_static(name, kind))
     _add_pages(app, Pages(access, watch), access)

@@ -3,6 +3,7 @@
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from sqlalchemy import Connection, Engine
 
@@ -21,6 +22,8 @@ _GENERATIONS_MAX = 20
 _RECEIPTS_MAX = 200
 _RECORDS_MAX = 500
 _WORK_MAX = 100
+#: How many loaded spans are drawn: more than the picture is wide.
+_LOADED_MAX = 2_000
 _WORDS = {"held": "in progress", "dead": "dead letter"}
 #: How much of a record is read from its file.
 _RAW_BYTES_MAX = 4 * 2**10
@@ -46,6 +49,8 @@ class Generation:
     pieces: tuple[Piece, ...]
     #: The end of the picture.
     end: int
+    #: Whether there are more loaded spans.
+    is_cut: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,41 +59,47 @@ class File:
     generations: tuple[Generation, ...]
     receipts: Sequence[Record]
     work: Sequence[Record]
-    bad_records: Sequence[Record]
+    #: The lists of which only a part is shown.
+    cut: tuple[str, ...]
 
 
 def file_of(engine: Engine, pipeline: str, name: str) -> File:
+    """A file without a generation was never loaded."""
     with reading(engine, f"the file {name}", pipeline=pipeline) as (connection, pipeline_id):
-        binds = {"pipeline_id": pipeline_id, "name": name, "at_most": _GENERATIONS_MAX}
+        binds = {"pipeline_id": pipeline_id, "name": name, "at_most": _GENERATIONS_MAX + 1}
         rows = connection.execute(SQL["generations"], binds).all()
-        if not rows:
-            raise NotFound("file", name)
         of = {"pipeline_id": pipeline_id, "producer_ids": array(row.producer_id for row in rows)}
-        receipts = connection.execute(SQL["receipts"], of | {"at_most": _RECEIPTS_MAX}).all()
-        bad_records = connection.execute(SQL["bad_records"], of | {"at_most": _RECORDS_MAX}).all()
-        work = connection.execute(SQL["work"], of | {"at_most": _WORK_MAX}).all()
+        receipts = connection.execute(SQL["receipts"], of | {"at_most": _RECEIPTS_MAX + 1}).all()
+        bad_records = connection.execute(SQL["bad_records"], of | {"at_most": _RECORDS_MAX + 1}).all()
+        work = connection.execute(SQL["work"], of | {"at_most": _WORK_MAX + 1}).all()
     return File(
         name=name,
-        generations=tuple(_generation(row, bad_records, work) for row in rows),
-        receipts=receipts,
-        work=work,
-        bad_records=bad_records,
+        generations=tuple(_generation(row, bad_records, work) for row in rows[:_GENERATIONS_MAX]),
+        receipts=receipts[:_RECEIPTS_MAX],
+        work=work[:_WORK_MAX],
+        cut=tuple(
+            words
+            for words, some, at_most in (
+                (f"the newest {_GENERATIONS_MAX} generations", rows, _GENERATIONS_MAX),
+                (f"the newest {_RECEIPTS_MAX} receipts", receipts, _RECEIPTS_MAX),
+                (f"the first {_RECORDS_MAX} quarantined records", bad_records, _RECORDS_MAX),
+                (f"the first {_WORK_MAX} parts of open work", work, _WORK_MAX),
+            )
+            if len(some) > at_most
+        ),
     )
 
 
 def _generation(row: Record, bad_records: Sequence[Record], work: Sequence[Record]) -> Generation:
     consumed = SpanSet.parse(row.consumed)
-    held = [Span(each.sequence_id, each.sequence_id + 1) for each in bad_records if _is_held(each, row)]
+    held = [Span(each.sequence_id, each.sequence_id + 1) for each in bad_records if each.producer_id == row.producer_id]
     in_hand = [(SpanSet.parse(each.spans), each.state) for each in work if each.producer_id == row.producer_id]
     end = max([row.size or 0, 1, *(span.end for spans in (consumed, *(each for each, _ in in_hand)) for span in spans)])
-    pieces = [_piece("loaded", span, end) for span in consumed]
+    loaded = list(islice(consumed, _LOADED_MAX + 1))
+    pieces = [_piece("loaded", span, end) for span in loaded[:_LOADED_MAX]]
     pieces += [_piece(state, span, end) for spans, state in in_hand for span in spans]
     pieces += [_piece("quarantined", span, end) for span in held]
-    return Generation(row=row, pieces=tuple(pieces), end=end)
-
-
-def _is_held(record: Record, row: Record) -> bool:
-    return bool(record.producer_id == row.producer_id and record.state == "held")
+    return Generation(row=row, pieces=tuple(pieces), end=end, is_cut=len(loaded) > _LOADED_MAX)
 
 
 def _piece(kind: str, span: Span, end: int) -> Piece:

@@ -17,9 +17,9 @@ SELECT receipt.position, receipt.producer_id, receipt.generation, CAST(receipt.s
  ORDER BY receipt.position DESC LIMIT :at_most;
 
 -- name: bad_records
-SELECT record.quarantine_id, record.producer_id, record.sequence_id, octet_length(record.raw) AS bytes, record.state
+SELECT record.quarantine_id, record.producer_id, record.sequence_id
   FROM onceload.quarantine AS record
- WHERE record.producer_id = ANY(CAST(:producer_ids AS bigint[]))
+ WHERE record.producer_id = ANY(CAST(:producer_ids AS bigint[])) AND record.state = 'held'
  ORDER BY record.producer_id, record.sequence_id LIMIT :at_most;
 
 -- name: work

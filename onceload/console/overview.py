@@ -16,6 +16,7 @@ from onceload_core.postgres.metrics import look_now
 
 SQL = statements("overview.sql", package=__package__)
 PAGE = 50
+_COMMITS_MAX = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,14 @@ class Loading:
     #: Parts that wait or are in progress, and those that are staged.
     left: int
     staged: int
+    #: What it has committed; of very many commits, only the newest count.
+    commits: int
+    rows: int
     since: datetime
+
+    @property
+    def are_cut(self) -> bool:
+        return self.commits == _COMMITS_MAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +138,15 @@ def with_activity(engine: Engine, history: History, lines: Collection[Line], *, 
     with reading(engine, "the commits of the last hours") as (connection, _):
         hours = history.read(connection, ids, now=now)
         loading: dict[int, list[Loading]] = {}
-        for row in connection.execute(SQL["loading"], {"pipeline_ids": array(ids)}):
+        for row in connection.execute(SQL["loading"], {"pipeline_ids": array(ids), "commits_max": _COMMITS_MAX}):
             loading.setdefault(row.pipeline_id, []).append(
                 Loading(
                     batch=row.batch,
                     sessions=tuple(row.sessions or ()),
                     left=row.left_over,
                     staged=row.staged,
+                    commits=row.commits,
+                    rows=row.rows,
                     since=row.since,
                 )
             )

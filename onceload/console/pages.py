@@ -25,20 +25,19 @@ from onceload.console.pipelines import (
     snapshots_of,
     timeline_of,
 )
-from onceload.console.quarantine import check_size, quarantine_of
+from onceload.console.quarantine import check_size, ids_of_kind, newest_id, quarantine_of
 from onceload.console.rendering import rendered
 from onceload.console.rewritten import comparison_of
 from onceload.console.rows import search
 from onceload.console.states import State
 from onceload.console.watching import Watch
-from onceload.lag import Described
+from onceload.lag import Behind, Described
 from onceload.quarantine_file import line_of
 from onceload.quarantined import readable
 from onceload.sources import has_source
 from onceload_core.errors import NotFound
 from onceload_core.postgres.quarantine import Selection, choose, find_records
 from onceload_jobs.files.addresses import shown
-from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Declared
 
 #: As many records are in a download.
@@ -71,15 +70,14 @@ class Pages:
                 now=now,
             )
         values = {"found": found, "search": search, "state": chosen, "now": now}
-        return self._page("overview.html", {**values, "folder": self._access.folder, "is_listed": behind is not None})
+        return self._page("overview.html", {**values, "folder": self._access.folder, "is_listed": _is_listed(behind)})
 
     def timeline(self, request: Request, pipeline: Name, before: Number | None = None) -> str:
         behind = self._watch.now()
         with self._access.opened() as engine:
             line = self._line(engine, pipeline)
             if line.row is None:
-                known = {"line": line, "text": self._text_of(pipeline)}
-                return self._page("new.html", {**self._of(request, pipeline), **known})
+                return self._new(request, line)
             timeline = timeline_of(engine, pipeline, before=before)
             (line,) = with_activity(engine, self._history, [line], now=_now())
         charts = charts_of(line.hours, behind.waits.get(pipeline) if behind else None, now=_now())
@@ -87,11 +85,22 @@ class Pages:
         return self._page("pipeline.html", {**self._of(request, pipeline), **values})
 
     def files(
-        self, pipeline: Name, search: Word = "", after: Word = "", after_generation: Number = _ALL_GENERATIONS
+        self,
+        request: Request,
+        pipeline: Name,
+        search: Word = "",
+        after: Word = "",
+        after_generation: Number = _ALL_GENERATIONS,
     ) -> str:
         with self._access.opened() as engine:
+            line = self._line(engine, pipeline)
+            if line.row is None:
+                return self._new(request, line)
             found = files_of(engine, pipeline, search=search, after=after, after_generation=after_generation)
-        return self._page("files.html", {"pipeline": pipeline, "found": found, "search": search})
+        # They are on the first page, before those with commits.
+        waiting = [each for each in line.lag.waiting if search in each.name] if line.lag and not after else []
+        values = {"found": found, "search": search, "line": line, "waiting": waiting}
+        return self._page("files.html", {"pipeline": pipeline, **values})
 
     def quality(self, pipeline: Name) -> str:
         with self._access.opened() as engine:
@@ -126,7 +135,10 @@ class Pages:
     def file(self, request: Request, pipeline: Name, name: Name) -> str:
         with self._access.opened() as engine:
             found = file_of(engine, pipeline, name)
-        values = {"found": found, "notes": self._notes(pipeline, name), "described": self._described(pipeline)}
+        notes = _notes(self._watch.now(), pipeline, name)
+        if not found.generations and not notes:
+            raise NotFound("file", name)
+        values = {"found": found, "notes": notes, "described": self._described(pipeline)}
         return self._page("file.html", {**self._of(request, pipeline), **values})
 
     def rewritten(self, request: Request, pipeline: Name, name: Name) -> str:
@@ -135,7 +147,7 @@ class Pages:
             raise no_pipeline_file(pipeline)
         with self._access.opened() as engine:
             found = comparison_of(engine, self._access, described, name)
-        values = {"found": found, "notes": self._notes(pipeline, name)}
+        values = {"found": found, "notes": _notes(self._watch.now(), pipeline, name)}
         return self._page("rewritten.html", {**self._of(request, pipeline), **values})
 
     def row(
@@ -175,10 +187,17 @@ class Pages:
             {**self._of(request, pipeline), "found": found, "kind": kind, "column": column, "file": file},
         )
 
-    def download(self, pipeline: Name, kind: Word | None = None, file: Word | None = None) -> Response:
+    def download(
+        self, pipeline: Name, *, kind: Word | None = None, column: Word | None = None, file: Word | None = None
+    ) -> Response:
         """The records as a file to fix: `onceload quarantine retry --from` loads it."""
-        selection = Selection(pipeline=pipeline, reason=kind, file=file)
         with self._access.opened() as engine:
+            ids = None
+            if kind is not None:
+                newest = newest_id(engine, pipeline)
+                at_most = _DOWNLOADED_MAX
+                ids = ids_of_kind(engine, pipeline, kind, column=column, file=file, seen=newest, at_most=at_most)
+            selection = Selection(pipeline=pipeline, ids=ids, file=file)
             check_size(choose(engine, selection, at_most=_DOWNLOADED_MAX).held)
             # Whole in memory, so that an error is a page and not half a file.
             lines = b"".join(map(line_of, find_records(engine, selection, at_most=_DOWNLOADED_MAX)))
@@ -187,8 +206,16 @@ class Pages:
 
     def attention(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:
-            line, letters = self._line(engine, pipeline), dead_letters_of(engine, pipeline)
+            line = self._line(engine, pipeline)
+            if line.row is None:
+                return self._new(request, line)
+            letters = dead_letters_of(engine, pipeline)
         return self._page("attention.html", {**self._of(request, pipeline), "line": line, "letters": letters})
+
+    def _new(self, request: Request, line: Line) -> str:
+        """A pipeline that has committed nothing yet."""
+        values = {"line": line, "waiting": line.lag.waiting if line.lag else (), "text": self._text_of(line.name)}
+        return self._page("new.html", {**self._of(request, line.name), **values})
 
     def _of(self, request: Request, pipeline: str) -> dict[str, object]:
         """The pipeline, and whether the page offers actions on it."""
@@ -209,12 +236,6 @@ class Pages:
         behind = self._watch.now()
         return behind.described.get(pipeline) if behind else None
 
-    def _notes(self, pipeline: str, name: str) -> list[Note]:
-        """What the last listing says about a file."""
-        behind = self._watch.now()
-        seen = behind.seen.get(pipeline) if behind else None
-        return [note for note in seen[1].notes if note.name == name] if seen else []
-
     def _text_of(self, pipeline: str) -> str | None:
         described = self._described(pipeline)
         # It may have been deleted since it was listed.
@@ -224,6 +245,20 @@ class Pages:
 
     def _page(self, template: str, values: Mapping[str, object]) -> str:
         return rendered(template, {"access": self._access, "now": _now(), **values})
+
+
+def _notes(behind: Behind | None, pipeline: str, name: str) -> list[str]:
+    """What the last listing says about a file."""
+    seen = behind.seen.get(pipeline) if behind else None
+    if seen is None:
+        return []
+    refused = [note.reason for note in seen[1].notes if note.name == name]
+    return refused + [f"Not loaded yet: {each.why}" for each in seen[1].waiting if each.name == name]
+
+
+def _is_listed(behind: Behind | None) -> bool:
+    """Whether the files of every pipeline were listed once."""
+    return behind is not None and behind.described.keys() <= behind.seen.keys() | behind.failed.keys()
 
 
 def _now() -> datetime:

@@ -101,6 +101,8 @@ class Run:
     """All that a batch has committed, and what its audits found."""
 
     commits: Commits | None
+    #: Those that no rewind has rolled back; None if there are none.
+    in_force: Commits | None
     receipts: Sequence[Record]
     findings: Sequence[Record]
     are_cut: bool
@@ -112,8 +114,10 @@ def run_of(engine: Engine, pipeline: str, batch: str) -> Run:
         commits = connection.execute(SQL["commits_of_batch"], binds).all()
         receipts = connection.execute(SQL["receipts_of_batch"], binds).all()
         findings = connection.execute(SQL["findings_of_batch"], binds).all()
+    in_force = tuple(commit for commit in commits if commit.rolled_back_by is None)
     return Run(
         commits=Commits(rows=tuple(commits)) if commits else None,
+        in_force=Commits(rows=in_force) if in_force else None,
         receipts=receipts,
         findings=findings,
         are_cut=_RECEIPTS in (len(commits), len(receipts), len(findings)),

@@ -40,6 +40,8 @@ class Quarantine:
     records: tuple[Shown, ...]
     #: Whether only the newest records were counted.
     is_counted_in_part: bool
+    #: Whether there are more kinds.
+    are_kinds_cut: bool
     #: The id to continue before, if there are more.
     before: int | None
 
@@ -49,7 +51,7 @@ def quarantine_of(
 ) -> Quarantine:
     with reading(engine, "the quarantine", pipeline=pipeline) as (connection, pipeline_id):
         binds = {"pipeline_id": pipeline_id, "values": VALUES}
-        counted = {"read_at_most": _COUNTED_MAX, "at_most": _KINDS_MAX}
+        counted = {"read_at_most": _COUNTED_MAX, "at_most": _KINDS_MAX + 1}
         kinds = connection.execute(SQL["kinds"], binds | counted).all()
         chosen = {
             "kind": kind,
@@ -60,8 +62,9 @@ def quarantine_of(
         }
         rows = connection.execute(SQL["records"], binds | chosen | {"at_most": PAGE + 1}).all()
     return Quarantine(
-        kinds=kinds,
+        kinds=kinds[:_KINDS_MAX],
         records=tuple(_shown(row) for row in rows[:PAGE]),
+        are_kinds_cut=len(kinds) > _KINDS_MAX,
         is_counted_in_part=bool(kinds and kinds[0].read == _COUNTED_MAX),
         before=rows[PAGE - 1].quarantine_id if len(rows) > PAGE else None,
     )
@@ -74,11 +77,18 @@ def newest_id(engine: Engine, pipeline: str) -> int:
 
 
 def ids_of_kind(
-    engine: Engine, pipeline: str, kind: str, *, column: str | None, seen: int, at_most: int
+    engine: Engine, pipeline: str, kind: str, *, column: str | None, file: str | None, seen: int, at_most: int
 ) -> tuple[QuarantineId, ...]:
     """The held records of this kind, up to the one with the id `seen`, the oldest first."""
     with reading(engine, "the quarantine", pipeline=pipeline) as (connection, pipeline_id):
-        binds = {"pipeline_id": pipeline_id, "values": VALUES, "kind": kind, "column": column, "seen": seen}
+        binds = {
+            "pipeline_id": pipeline_id,
+            "values": VALUES,
+            "kind": kind,
+            "column": column,
+            "file": file,
+            "seen": seen,
+        }
         return tuple(map(QuarantineId, connection.execute(SQL["ids_of_kind"], binds | {"at_most": at_most}).scalars()))
 
 

@@ -20,6 +20,9 @@ SELECT record.quarantine_id FROM onceload.quarantine AS record
  WHERE record.pipeline_id = :pipeline_id AND record.state = 'held'
    AND record.quarantine_id <= :seen AND record.column_name IS NOT DISTINCT FROM CAST(:column AS text)
    AND regexp_replace(record.reason, :values, '…', 'g') = :kind
+   AND (CAST(:file AS text) IS NULL
+        OR record.producer_id IN (SELECT producer_id FROM onceload.producer
+                                   WHERE pipeline_id = :pipeline_id AND name = :file))
  ORDER BY record.quarantine_id LIMIT :at_most;
 
 -- name: records

@@ -1,7 +1,7 @@
 """A rewritten file: what was loaded of it beside what it has now, and what each choice would do."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from sqlalchemy import Engine
@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from onceload.console.access import Access
 from onceload.console.files import leads_out
 from onceload.console.reading import reading
+from onceload.console.rows import LINES_MAX, loaded_from
 from onceload.contradictions import against_replacing
 from onceload.lag import Described
 from onceload_core.errors import NotFound, OnceloadError
@@ -27,7 +28,9 @@ _PARTS_MAX = 50
 _BLOCK_BYTES = 2**20
 #: How much of the file is read for one page.
 _READ_BYTES_MAX = 32 * 2**20
-_SHOWN_BYTES = 200
+_SHOWN_BYTES = 2_000
+#: How many changed parts are shown beside their loaded rows.
+_PARTS_WITH_ROWS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,10 @@ class Part:
     span: Span
     #: Whether the file has the same bytes there now; None if that is not known.
     is_same: bool | None
-    #: How the part begins in the file now, if its bytes have changed.
-    begins: str | None
+    #: The first lines of the part in the file now, if its bytes have changed.
+    lines: tuple[str, ...] = ()
+    #: The first rows that were loaded from it, as JSON; None if they were not looked for.
+    rows: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +58,9 @@ class Comparison:
     parts: tuple[Part, ...]
     #: Of the file now.
     size: int | None
-    #: Why the file or a part of it is not compared.
+    #: Why the file or a part of it is not compared, and why loaded rows are not shown.
     not_compared: str | None
+    not_shown: str | None
     on_rewrite: OnRewrite
     #: Why its rows cannot be replaced.
     against_replacing: tuple[str, ...]
@@ -87,10 +93,8 @@ def comparison_of(engine: Engine, access: Access, described: Described, name: st
                     parts = tuple(_compare(url, receipts))
     except OnceloadError as error:
         not_compared = str(error)
-    if len(receipts) == _PARTS_MAX:
-        not_compared = f"only the first {_PARTS_MAX} commits of the file are shown here. Use Verify"
-    elif not_compared is None and any(part.is_same is None for part in parts):
-        not_compared = f"only the first {_READ_BYTES_MAX // 2**20} MiB of the file are compared here. Use Verify"
+    not_compared = _why_not_all(not_compared, receipts, parts)
+    parts, not_shown = _with_rows(engine, described, generation.producer_id, parts)
     return Comparison(
         name=name,
         generation=generation,
@@ -98,10 +102,35 @@ def comparison_of(engine: Engine, access: Access, described: Described, name: st
         parts=parts,
         size=size,
         not_compared=not_compared,
+        not_shown=not_shown,
         on_rewrite=declared.on_rewrite,
         against_replacing=tuple(against_replacing(declared)),
         query=_query(described, generation.producer_id),
     )
+
+
+def _why_not_all(not_compared: str | None, receipts: Sequence[Record], parts: Sequence[Part]) -> str | None:
+    """Why the file, or a part of it, was not compared; None if all of it was."""
+    if len(receipts) == _PARTS_MAX:
+        return f"only the first {_PARTS_MAX} commits of the file are shown here. Use Verify"
+    if not_compared is None and any(part.is_same is None for part in parts):
+        return f"only the first {_READ_BYTES_MAX // 2**20} MiB of the file are compared here. Use Verify"
+    return not_compared
+
+
+def _with_rows(
+    engine: Engine, described: Described, producer_id: int, parts: tuple[Part, ...]
+) -> tuple[tuple[Part, ...], str | None]:
+    """The parts, the first changed ones with their rows; or why there are none."""
+    changed = [part for part in parts if part.is_same is False][:_PARTS_WITH_ROWS]
+    if not changed or not described.declared.target.lineage:
+        return parts, None
+    try:
+        rows = loaded_from(engine, described, producer_id, [part.span for part in changed])
+    except OnceloadError as error:
+        return parts, str(error)
+    shown = {part.span: tuple(some) for part, some in zip(changed, rows, strict=True)}
+    return tuple(replace(part, rows=shown.get(part.span)) for part in parts), None
 
 
 def _query(described: Described, producer_id: int) -> str | None:
@@ -119,7 +148,7 @@ def _spans(receipts: Sequence[Record]) -> list[tuple[Record, Span, bytes]]:
 
 def _unknown(receipts: Sequence[Record]) -> Iterator[Part]:
     for receipt, span, _ in _spans(receipts):
-        yield Part(receipt=receipt, span=span, is_same=None, begins=None)
+        yield Part(receipt=receipt, span=span, is_same=None)
 
 
 def _compare(url: str, receipts: Sequence[Record]) -> Iterator[Part]:
@@ -128,7 +157,7 @@ def _compare(url: str, receipts: Sequence[Record]) -> Iterator[Part]:
         at = 0
         for receipt, span, expected in _spans(receipts):
             if span.end > _READ_BYTES_MAX or span.first < at:
-                yield Part(receipt=receipt, span=span, is_same=None, begins=None)
+                yield Part(receipt=receipt, span=span, is_same=None)
                 continue
             for _ in _blocks(stream, span.first - at):
                 pass
@@ -137,7 +166,7 @@ def _compare(url: str, receipts: Sequence[Record]) -> Iterator[Part]:
                 begins = begins or block[:_SHOWN_BYTES]
                 digests.feed(block)
             is_same = expected in digests.possible()
-            yield Part(receipt=receipt, span=span, is_same=is_same, begins=None if is_same else _first_line(begins))
+            yield Part(receipt=receipt, span=span, is_same=is_same, lines=() if is_same else _lines(begins))
 
 
 def _blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
@@ -146,5 +175,5 @@ def _blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
         yield block
 
 
-def _first_line(begins: bytes) -> str:
-    return begins.split(b"\n", 1)[0].decode(errors="replace")
+def _lines(begins: bytes) -> tuple[str, ...]:
+    return tuple(line.decode(errors="replace") for line in begins.splitlines()[:LINES_MAX])

@@ -10,6 +10,8 @@ from onceload.terminal import words
 _EVERY_S = 60.0
 #: After this time without a request, nothing is listed until the next one.
 _IDLE_S = 600.0
+#: The first requests wait so long for the pipeline files to be read.
+_FIRST_S = 2.0
 
 
 class Watch:
@@ -19,19 +21,27 @@ class Watch:
         self._access = access
         self._lock = threading.Lock()
         self._asked_at = 0.0
+        self._first_until = 0.0
         self._is_running = False
         self._stopped = threading.Event()
+        self._has_read = threading.Event()
         self._behind: Behind | None = None
 
     def now(self) -> Behind | None:
         """The last listing; None if no pipeline file was read yet, or there is no folder of them."""
+        if self._access.folder is None:
+            return None
         with self._lock:
             self._asked_at = time.monotonic()
-            if not self._is_running and self._access.folder is not None:
+            if self._first_until == 0.0:
+                self._first_until = self._asked_at + _FIRST_S
+            if not self._is_running:
                 # A daemon, because the process may end during a long listing.
                 threading.Thread(target=self._run, name="onceload console", daemon=True).start()
                 self._is_running = True
-            return self._behind
+        # Before that, a pipeline without commits is unknown.
+        self._has_read.wait(max(0.0, self._first_until - time.monotonic()))
+        return self._behind
 
     def stop(self) -> None:
         """List no more. A listing in progress ends in the background."""
@@ -44,6 +54,8 @@ class Watch:
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the page shows the age.
                 if not self._stopped.is_set():
                     words(f"the lag is unknown: {error}")
+            finally:
+                self._has_read.set()
             self._stopped.wait(_EVERY_S)
 
     def _look(self) -> None:
@@ -55,7 +67,9 @@ class Watch:
             behind.engine, behind.folder = engine, folder
             # The result of one pipeline is shown while others are still listed.
             self._behind = behind
-            behind.look()
+            wrong = behind.read()
+            self._has_read.set()
+            behind.measure(wrong)
 
     def _is_asked_for(self) -> bool:
         with self._lock:

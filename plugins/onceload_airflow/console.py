@@ -153,7 +153,8 @@ class AirflowAccess:
             rows = session.execute(query).all()
         if not rows:
             return []
-        readers = sorted({dag_id for _, dag_id in rows if self._may_see(request, dag_id)})
+        # An asset that no DAG reads has a row too.
+        readers = sorted({row.dag_id for row in rows if row.dag_id and self._may_see(request, row.dag_id)})
         return [
             Link(address=f"{_base()}/assets/{rows[0].id}", words=f"Asset {table}", is_outside=True),
             *(
@@ -205,11 +206,17 @@ def _check_runs(dag_id: str) -> None:
 
 
 def _pipeline_of(access: AirflowAccess, request: Request, dag_id: str) -> str:
+    behind = request.app.state.watch.now()
     with access.opened() as engine:
-        names = [name for name in names_of(engine) if dag_id_of(name) == dag_id]
+        # A pipeline without a commit is known by its file.
+        known = [*names_of(engine), *(behind.described if behind else ())]
+    names = {name for name in known if dag_id_of(name) == dag_id}
     for name in access.seen_by(request, names):
         return name
-    message = f"the DAG {dag_id} has loaded nothing yet, or it is not the DAG of a pipeline"
+    message = (
+        f"the DAG {dag_id} is not the DAG of a pipeline, or you have no right to read its task logs. A new pipeline "
+        "file is found within a minute"
+    )
     raise HTTPException(HTTPStatus.NOT_FOUND, message)
 
 

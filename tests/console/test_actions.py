@@ -2,6 +2,7 @@
 
 import re
 import threading
+from datetime import UTC, datetime
 from html import unescape
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
@@ -11,9 +12,13 @@ from fastapi.testclient import TestClient
 
 from onceload.console import running
 from onceload.console.acting import ACTIONS
-from onceload.console.standalone import make_standalone_app
+from onceload.console.standalone import TokenAccess, make_standalone_app
 from onceload.pipeline import Pipeline
-from tests.console.conftest import day_of
+from onceload.pipeline_file import read_pipeline
+from onceload.recoveries import rewind_in_words
+from onceload_core.names import Position
+from onceload_jobs.recover.rewind import rewind
+from tests.console.conftest import PIPELINE, day_of
 from tests.console.test_pages import words_of
 from tests.waiting import until
 
@@ -173,6 +178,23 @@ def test_a_pipeline_that_was_never_loaded_is_loaded_from_its_page(console, day):
     assert rows(day, "new") == [1]
 
 
+@pytest.mark.parametrize(
+    ("name", "day_of_file"),
+    [("2026-03-01/a.jsonl", "2026-03-01"), ("a_20260302.jsonl", "2026-03-02"), ("2026-13-01.jsonl", None)],
+)
+def test_a_load_of_one_file_asks_for_the_day_in_its_name(day, monkeypatch, name, day_of_file):
+    monkeypatch.setattr(TokenAccess, "loads_by_day", True)
+    text = PIPELINE.format(name="daily", folder=day.folder).replace("*.jsonl", "{{ ds }}/*.jsonl")
+    day.write("pipelines/daily.yaml", text)
+    with TestClient(make_standalone_app(day.access(writes=True), hosts=["testserver"])) as client:
+        client.get("/?token=secret")
+        until(lambda: client.get("/load?pipeline=daily").status_code == 200)
+        question = client.get("/load", params={"pipeline": "daily", "file": name}).text
+
+    (value,) = re.findall(r'name="day" value="(.*?)"', question)
+    assert value == (day_of_file or f"{datetime.now(UTC):%Y-%m-%d}")
+
+
 def test_one_load_at_a_time_is_started(console, day, monkeypatch):
     load, gate = Pipeline.load, threading.Event()
 
@@ -207,7 +229,9 @@ def test_a_job_that_could_not_be_started_can_be_started_again(console, day, monk
 
 def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
     path = "/rewind?pipeline=well&position=1"
-    assert "1 commit of 1 producer would be rolled back, with 1 row, " in words_of(console.get(path).text)
+    question = words_of(console.get(path).text)
+    assert "1 commit of 1 producer would be rolled back, with 1 row, " in question
+    assert "b.jsonl: 1 row" in question
     assert rows(day) == [1, 3, 4]
     day.write("well/b.jsonl", '{"n": 40}\n')
 
@@ -215,6 +239,22 @@ def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
 
     assert "done started" in job(console)
     assert rows(day) == [1, 3, 40]
+
+
+def test_a_rewind_says_the_same_in_its_question_as_in_its_dry_run(console, day):
+    declared = read_pipeline(day.folder / "pipelines" / "well.yaml")
+    for to in (0, 1, 2):
+        (words,) = rewind_in_words(rewind(declared, day.engine, to=Position(to), dry_run=True)).splitlines()
+        assert words in words_of(console.get(f"/rewind?pipeline=well&position={to}").text)
+
+
+def test_a_rewind_of_rows_that_differ_from_the_ledger_changes_nothing_and_reports_them(console, day):
+    day.ask("DELETE FROM well WHERE n = 4 RETURNING n")
+
+    confirm(console, "/rewind?pipeline=well&position=1")
+
+    assert "b.jsonl (0 rows instead of 1)" in job(console)
+    assert day.ask("SELECT max(position) FROM onceload.ledger") == [(2,)]
 
 
 def test_a_rewritten_file_cannot_replace_rows_of_direct_loads(console, day):

@@ -10,8 +10,11 @@ from fastapi.testclient import TestClient
 from onceload.console import watching
 from onceload.console.standalone import make_standalone_app
 from onceload.lag import Behind
+from onceload.pipeline_file import read_pipeline
 from onceload.quarantine_file import read_fixed_records
+from onceload_core.names import Position
 from onceload_core.postgres import PostgresSnapshots
+from onceload_jobs.recover.rewind import rewind
 from tests.console.conftest import MARKUP, day_of
 from tests.waiting import until
 
@@ -96,6 +99,43 @@ def test_files_are_found_by_a_part_of_their_name(show):
     assert [row[0] for row in rows_of(after)[1:]] == ["a.jsonl", "b.jsonl"]
 
 
+def test_new_files_are_listed_with_the_reason(show):
+    new, *loaded = rows_of(show("/files?pipeline=late"))[1:]
+
+    assert (new[0], new[1], new[2], new[3]) == ("b.jsonl", "new", "0", "9 B")
+    assert [row[0] for row in loaded[1:]] == ["a.jsonl"]
+    assert "Not loaded yet" not in show("/files?pipeline=well")
+    assert "Not loaded yet" not in show("/files?pipeline=late&search=a.j")
+    assert "1 file cannot be loaded" in words_of(show("/files?pipeline=rewritten"))
+
+
+def test_a_pipeline_without_commits_shows_its_new_files_on_every_page_that_leads_to_it(server_dsn, template, tmp_path):
+    with day_of(server_dsn, template, tmp_path) as day:
+        day.write("new/a.jsonl", '{"n": 1}\n')
+        day.write("new/b.jsonl.part", "{")
+        app = make_standalone_app(day.access(writes=False), hosts=["testserver"])
+        with TestClient(app) as pages:
+            # The first request already knows the pipeline by its file.
+            assert pages.get("/pipeline?pipeline=new&token=secret").status_code == 200
+            until(lambda: "a.jsonl" in pages.get("/files?pipeline=new").text)
+            for page in ("pipeline", "files", "attention"):
+                assert [row[0] for row in rows_of(pages.get(f"/{page}?pipeline=new").text)[1:]] == ["a.jsonl"]
+
+
+def test_the_totals_of_a_run_leave_out_what_a_rewind_rolled_back(server_dsn, template, tmp_path):
+    with day_of(server_dsn, template, tmp_path) as day:
+        ((batch,),) = day.ask(
+            "SELECT batch FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id)"
+            " WHERE name = 'well' AND ledger.position = 2"
+        )
+        rewind(read_pipeline(day.folder / "pipelines" / "well.yaml"), day.engine, to=Position(1), dry_run=False)
+        with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as pages:
+            words = words_of(pages.get("/run", params={"pipeline": "well", "batch": batch, "token": "secret"}).text)
+
+    assert "1 commit of this run was rolled back by a rewind. The totals do not include it." in words
+    assert "Loaded 1 Duplicates" not in words
+
+
 def test_a_row_leads_to_its_record_in_its_file(show, day):
     ((producer, sequence),) = day.ask("SELECT _producer_id, _sequence FROM well WHERE n = 3")
 
@@ -123,7 +163,12 @@ def test_a_rewritten_file_is_shown_beside_what_was_loaded_of_it_with_the_choices
 
     (part,) = [row for row in rows_of(html) if row[0].startswith("[")]
     assert (part[0], part[3]) == ("[0, 18)", "2")
-    assert part[4] == 'other bytes, which begin with {"n": 7}'
+    assert part[4] == "other bytes"
+    loaded, now = [
+        unescape(each).splitlines() for each in re.findall(r'<pre tabindex="0">(.*?)</pre>', html, re.DOTALL)
+    ][:2]
+    assert loaded == ['{"n":1,"note":null}', '{"n":2,"note":null}']
+    assert now == ['{"n": 7}', '{"n": 8}']
     choices = {row[0]: (row[1], row[2]) for row in rows_of(html)[-3:]}
     assert list(choices) == ["Stop", "New generation", "Replace"]
     assert choices["Stop"][0].startswith("The 2 rows stay")
@@ -131,6 +176,16 @@ def test_a_rewritten_file_is_shown_beside_what_was_loaded_of_it_with_the_choices
     assert "Records that are in both are loaded twice" in choices["New generation"][0]
     assert "This pipeline cannot do it" in choices["Replace"][1]
     assert 'SELECT * FROM "public"."rewritten" WHERE _producer_id =' in unescape(html)
+
+
+def test_a_rewritten_file_whose_table_is_gone_is_still_compared(server_dsn, template, tmp_path):
+    with day_of(server_dsn, template, tmp_path) as day:
+        day.ask("DROP TABLE rewritten; SELECT 1")
+        with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as pages:
+            words = words_of(pages.get("/rewritten?pipeline=rewritten&name=a.jsonl&token=secret").text)
+
+    assert 'other bytes, which begin with {"n": 7}' in words
+    assert "The loaded rows are not shown." in words
 
 
 def test_a_file_that_has_not_changed_is_the_same_part_by_part(show):
@@ -191,7 +246,8 @@ def test_the_quarantine_marks_the_value_that_is_wrong(show):
 
 
 def test_a_download_is_the_file_that_a_retry_takes(pages, tmp_path):
-    response = pages.get("/download?pipeline=well&kind=is%20not%20a%20valid%20bigint")
+    (kind,) = re.findall(r'<th scope="row"><a href="quarantine(\?.*?)">', pages.get("/quarantine?pipeline=well").text)
+    response = pages.get(f"/download{unescape(kind)}")
     (tmp_path / "quarantine.jsonl").write_bytes(response.content)
 
     records = read_fixed_records(tmp_path / "quarantine.jsonl")
@@ -271,13 +327,13 @@ def test_without_the_token_there_is_nothing_to_see(pages):
 def test_nothing_is_listed_any_more_after_the_console_has_ended(day, monkeypatch):
     monkeypatch.setattr(watching, "_EVERY_S", 0.01)
     listed, before = [], set(threading.enumerate())
-    look = Behind.look
+    measure = Behind.measure
 
-    def looking(behind):
+    def measuring(behind, failed):
         listed.append(behind)
-        look(behind)
+        measure(behind, failed)
 
-    monkeypatch.setattr(Behind, "look", looking)
+    monkeypatch.setattr(Behind, "measure", measuring)
 
     with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as client:
         client.get("/?token=secret")

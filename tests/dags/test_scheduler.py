@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 import psutil
@@ -44,7 +44,7 @@ expectations:
     kwargs: {column: n, min_value: 0}
 """
 SECRET = "very-secret-8812"
-NAMES = ("readings", "others", "seen", "shown", "told", "pair_one", "pair_two")
+NAMES = ("readings", "others", "seen", "shown", "told", "desk", "looked_at", "pair_one", "pair_two")
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
 #: DAGs of a user's own.
 WAITING = """\
@@ -62,6 +62,12 @@ with DAG("impatient"):
     WaitForFiles(task_id="wait", pipeline_file={file!r}, poke_interval=1, timeout=1)
 """
 DAG = "/api/v2/dags/ingest__readings"
+#: The pages of the console about a pipeline, and about a file.
+PAGES = (
+    *("pipeline", "files", "quarantine", "attention", "quality", "snapshots", "row", "declaration", "load", "verify"),
+    *("snapshot", "pause"),
+)
+OF_FILE = ("file?pipeline=looked_at&name=", "rewritten?pipeline=looked_at&name=", "replace?pipeline=looked_at&file=")
 
 
 class Api(AirflowApi):
@@ -383,8 +389,8 @@ def browser():
 
 
 @contextmanager
-def logged_in(running, browser) -> Iterator[Watched]:
-    with Watched.opened(browser) as watched:
+def logged_in(running, browser, *, width: int = 1280, dark: bool = False) -> Iterator[Watched]:
+    with Watched.opened(browser, width=width, dark=dark) as watched:
         page = watched.page
         page.goto(f"{running.address}/onceload/")
         # The console leads to Airflow's login, and from there back.
@@ -417,7 +423,7 @@ def test_the_console_in_airflows_page_fixes_a_record_and_approves_a_rewind(runni
         assert rows_of(running.dsn, "seen") == [1, 2, 3]
 
         console.get_by_role("link", name="Timeline").click()
-        console.locator("tr", has_text="first").get_by_role("link", name="Rewind to before this").click()
+        console.locator("tr", has_text="first").get_by_role("link", name=re.compile("Rewind to position")).click()
         console.get_by_text("would be rolled back").wait_for()
         console.get_by_role("button", name="Rewind").click()
         # Airflow's page itself changes, and not the one in the frame.
@@ -432,6 +438,86 @@ def test_the_console_in_airflows_page_fixes_a_record_and_approves_a_rewind(runni
     assert states["apply"] == "success"
     assert rows_of(running.dsn, "seen") == [1, 2]
     assert execute(running.dsn, "SELECT session FROM onceload.ledger WHERE kind = 'retry'")[0][0].endswith("by admin")
+
+
+def test_every_action_of_the_console_in_airflow_does_what_it_says(running, landing, browser):
+    api = Api.of(running)
+    api.until_it_knows("ingest__desk", "backfill", "verify", "snapshot")
+    file = landing / "desk" / "a.jsonl"
+    file.write_text('{"n": 1}\n{"n": "x"}\n{"n": "y"}\n')
+
+    with logged_in(running, browser) as watched:
+        page = watched.page
+
+        def chosen(action: str, button: str, **query: str) -> None:
+            page.goto(f"{running.address}/onceload/{action}?{urlencode({'pipeline': 'desk', **query})}")
+            page.get_by_role("button", name=button).click()
+
+        def ended(dag_id: str) -> dict[str, str]:
+            address = page.get_by_role("link", name=f"The run of the DAG {dag_id}").get_attribute("href")
+            return api.ended(dag_id, unquote(str(address).split("/runs/")[1]))
+
+        # A pipeline without a commit is known by its file.
+        page.goto(f"{running.address}/onceload/of/ingest__desk")
+        page.get_by_text("nothing has been loaded yet").wait_for()
+        chosen("load", "Load")
+        assert ended("backfill")["load"] == "success"
+        assert rows_of(running.dsn, "desk") == [1]
+
+        ((x, y),) = execute(
+            running.dsn,
+            "SELECT min(quarantine_id), max(quarantine_id) FROM onceload.quarantine"
+            " JOIN onceload.pipeline USING (pipeline_id) WHERE name = 'desk'",
+        )
+        chosen("retry", "Retry", id=str(x))
+        page.get_by_text("1 record still in quarantine").wait_for()
+        chosen("discard", "Discard", id=str(y))
+        page.get_by_text("1 record discarded by").wait_for()
+
+        page.goto(f"{running.address}/onceload/pause?pipeline=desk")
+        page.get_by_label("Reason").fill("the numbers are checked")
+        page.get_by_role("button", name="Pause").click()
+        page.goto(f"{running.address}/onceload/load?pipeline=desk")
+        page.get_by_text("This action is not possible now").wait_for()
+        chosen("resume", "Resume")
+
+        chosen("verify", "Verify")
+        assert "failed" not in ended("verify").values()
+        chosen("snapshot", "Take a snapshot")
+        assert "failed" not in ended("snapshot").values()
+
+        file.write_text('{"n": 7}\n{"n": 8}\n')
+        chosen("replace", "Replace", file="a.jsonl")
+        assert ended("backfill")["load"] == "success"
+
+    assert rows_of(running.dsn, "desk") == [7, 8]
+    assert watched.errors == []
+    assert watched.hosts == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_page_of_the_console_in_airflow_is_easy_to_use(running, landing, browser, width, dark):
+    api = Api.of(running)
+    api.until_it_knows("ingest__looked_at")
+    file = landing / "looked_at" / "a.jsonl"
+    if not file.exists():
+        file.write_text('{"n": 11}\n{"n": "x"}\n')
+        assert "failed" not in api.run("ingest__looked_at", "first").values()
+    paths = ("", *(f"{page}?pipeline=looked_at" for page in PAGES), *(f"{page}a.jsonl" for page in OF_FILE))
+
+    with logged_in(running, browser, width=width, dark=dark) as watched:
+        for path in paths:
+            response = watched.page.goto(f"{running.address}/onceload/{path}")
+            assert response is not None
+            assert response.status == 200, path
+            assert watched.violations() == [], path
+            assert not watched.is_too_wide(), path
+        watched.page.goto(f"{running.address}/onceload/file?pipeline=looked_at&name=none")
+        assert watched.violations() == []
+
+    assert [each for each in watched.errors if "status of 404" not in each] == []
+    assert watched.hosts == {"127.0.0.1"}
 
 
 def rows_of(dsn: str, table: str) -> list[int]:

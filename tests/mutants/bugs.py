@@ -3944,6 +3944,27 @@ BUGS = (
         ),
     ),
     Bug(
+        name="the totals of a run include commits that a rewind rolled back",
+        file="onceload/console/pipelines.py",
+        correct="tuple(commit for commit in commits if commit.rolled_back_by is None)",
+        wrong="tuple(commits)",
+        tests=(f"{OF_PAGES}::test_the_totals_of_a_run_leave_out_what_a_rewind_rolled_back",),
+    ),
+    Bug(
+        name="the question of a rewind counts the position that it keeps",
+        file="dedup_core/onceload_core/postgres/rewind.sql",
+        correct=" WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position\n",
+        wrong=" WHERE pipeline_id = :pipeline_id AND position >= :to AND position <= :position\n",
+        tests=(f"{OF_ACTIONS}::test_a_rewind_says_the_same_in_its_question_as_in_its_dry_run",),
+    ),
+    Bug(
+        name="a load of one file asks for today",
+        file="onceload/console/actions/jobs.py",
+        correct='_day_in(asked.values.get("file", "")) or datetime',
+        wrong="datetime",
+        tests=(f"{OF_ACTIONS}::test_a_load_of_one_file_asks_for_the_day_in_its_name",),
+    ),
+    Bug(
         name="the console reads a file that a name leads to out of the folder",
         file="onceload/console/files.py",
         correct="if root is None or leads_out(producer.name):",

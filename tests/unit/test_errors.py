@@ -7,6 +7,7 @@ import pytest
 
 # Imported for the errors that they add to the tree.
 import onceload.cli
+import onceload.console.reading
 import onceload.demo
 import onceload.stack  # noqa: F401
 import onceload_airflow.connections  # noqa: F401

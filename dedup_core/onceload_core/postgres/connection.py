@@ -184,7 +184,7 @@ def _element(value: object) -> str:
 _OUT_OF_RANGE = ("22", "54")
 CONCURRENT_CHANGE = "a concurrent change"
 _BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": CONCURRENT_CHANGE}
-#: Our sessions set no limit for a query, so an administrator did.
+#: Sessions that load set no limit for a query, so an administrator did.
 QUERY_CANCELED = "57014"
 #: On a schema, a table or a function.
 RIGHT_MISSING = "42501"

@@ -15,6 +15,7 @@ from onceload_core.errors import NotFound, SettingRefused, StateDiffers
 from onceload_core.events import event
 from onceload_core.names import Position
 from onceload_core.postgres import recovery
+from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, statements, translated
 from onceload_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states
 from onceload_core.postgres.recovery import ignore_progress, recovering
@@ -50,6 +51,15 @@ class Rewind:
     #: Where the numbers of rows and records differ from their receipts.
     differing: tuple[str, ...]
     applied: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a rewind would roll back, by the ledger alone: no row is counted, and no state is compared."""
+
+    found: Rewind
+    #: The producers with most rows, and their rows.
+    most: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +113,27 @@ def rewind(
     done = replace(found, position=position, applied=True)
     _log_rewound(done)
     return done
+
+
+def preview(connection: Connection, pipeline: str, *, to: Position, names_max: int) -> Preview:
+    """Look up what a rewind would roll back. It takes no lock, and a fraction of the time of a dry run."""
+    way = _way(connection, pipeline, get_pipeline(connection, pipeline), to)
+    _refuse_dead_ends(connection, way)
+    sums = connection.execute(SQL["preview"], way.binds).one()
+    rows = connection.execute(SQL["preview_producers"], way.binds | {"at_most": names_max}).all()
+    found = Rewind(
+        pipeline=pipeline,
+        rewound_to=to,
+        position=way.position,
+        entries=sums.entries,
+        producers=rows[0].producers if rows else 0,
+        rows=sums.rows,
+        quarantined=sums.quarantined,
+        held_again=sums.held_again,
+        message_ids=sums.message_ids,
+        differing=(),
+    )
+    return Preview(found=found, most=tuple((row.name, row.rows) for row in rows))
 
 
 def _log_rewound(done: Rewind) -> None:

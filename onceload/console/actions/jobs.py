@@ -1,21 +1,30 @@
 """Actions that take long: they start a job, which has a page of its own."""
 
 import glob
+import re
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Literal
 
 from onceload.console.access import Job
 from onceload.console.actions.asking import Action, Answer, Asked, Field, Question
+from onceload.console.reading import reading
 from onceload.contradictions import against_replacing, may_choose
 from onceload.pipeline_file import placeholders
 from onceload.placeholders import GIVEN
 from onceload.recoveries import rewind_in_words
+from onceload.terminal import counted
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.pausing import find_pause
-from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.recover.rewind import preview as preview_of
 
+#: With millions of commits after the position, the ledger is read for this long at most.
+_LEDGER_S = 30
+#: How many producers are named before a rewind.
+_NAMES_SHOWN = 20
+_DAY = re.compile(r"(?<!\d)\d{4}(-?)\d{2}\1\d{2}(?!\d)")
 _VERIFY = Question(
     title="Verify",
     sentences=("Files and rows are compared with the ledger. Nothing is changed.",),
@@ -74,25 +83,23 @@ def _replace(asked: Asked) -> Answer:
 
 def _ask_rewind(asked: Asked) -> Question:
     to = Position(asked.number("position"))
-    # Before the numbers, so that no commit is in neither.
-    seen = int(PostgresLedger(asked.engine).position(asked.pipeline))
-    found = rewind(asked.file.declared, asked.engine, to=to, dry_run=True)
-    title, sentences = f"Rewind to position {to:,}", rewind_in_words(found).splitlines()
+    what = "what a rewind would roll back"
+    with reading(asked.engine, what, pipeline=asked.pipeline, limit_s=_LEDGER_S) as (connection, _):
+        preview = preview_of(asked.file.declared, connection, to=to, names_max=_NAMES_SHOWN)
+    found, title = preview.found, f"Rewind to position {to:,}"
+    sentences = rewind_in_words(found).splitlines()
     if not found.entries:
-        return Question(title=title, sentences=tuple(sentences), button=None)
-    if found.differing:
-        sentences.append(
-            "The rewind is refused, because rows of the target differ from the ledger. `onceload verify` lists them. "
-            "`onceload recover rewind --accept-differences` rewinds anyway."
-        )
         return Question(title=title, sentences=tuple(sentences), button=None)
     if paused := _paused(asked, title=title):
         return paused
+    sentences += [f"{name}: {counted(rows, 'row')}" for name, rows in preview.most]
+    if found.producers > len(preview.most):
+        sentences.append(f"… and {found.producers - len(preview.most):,} more files or producers.")
     sentences.append(
         "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
-        "exists are lost for good."
+        "exists are lost for good. If the job cannot roll the commits back exactly, it says why, and changes nothing."
     )
-    return Question(title=title, sentences=tuple(sentences), button="Rewind", seen=seen)
+    return Question(title=title, sentences=tuple(sentences), button="Rewind", seen=int(found.position))
 
 
 def _rewind(asked: Asked) -> Answer:
@@ -136,7 +143,18 @@ def _file(asked: Asked) -> str:
 def _day_field(asked: Asked) -> Field | None:
     """The day to load, if a run loads the files of one day."""
     is_asked = asked.access.loads_by_day and set(placeholders(asked.file.path)) & set(GIVEN)
-    return Field(name="day", label="Day (YYYY-MM-DD)", value=f"{datetime.now(UTC):%Y-%m-%d}") if is_asked else None
+    if not is_asked:
+        return None
+    day = _day_in(asked.values.get("file", "")) or datetime.now(UTC).date()
+    return Field(name="day", label="Day (YYYY-MM-DD)", value=day.isoformat())
+
+
+def _day_in(name: str) -> date | None:
+    """The day that the name of a file contains, such as 2026-03-01 or 20260301."""
+    for each in _DAY.finditer(name):
+        with suppress(ValueError):
+            return date.fromisoformat(each.group())
+    return None
 
 
 def _day(asked: Asked) -> dict[str, str]:

@@ -126,7 +126,7 @@ def _chosen(asked: Asked) -> tuple[Chosen, int]:
     elif kind is not None:
         # Other reasons may contain this one as a part.
         column = asked.values.get("column") or None
-        ids = ids_of_kind(asked.engine, asked.pipeline, kind, column=column, seen=seen, at_most=_RECORDS_MAX)
+        ids = ids_of_kind(asked.engine, asked.pipeline, kind, column=column, file=file, seen=seen, at_most=_RECORDS_MAX)
     selection = Selection(pipeline=asked.pipeline, ids=ids, file=file)
     if not selection.is_narrow:
         raise SettingRefused("this action", "no choice of records", "a record, a reason or a file")

@@ -52,6 +52,14 @@ class FileToRead:
         return "already loaded, under another ETag" if is_itself else f"already loaded as {self.copy_record.name}"
 
     @property
+    def why(self) -> str:
+        """Why it is read; or, if nothing of it is read, what happens with it."""
+        elsewhere = self.loaded_elsewhere or ("new" if self.spans else "already loaded; only its state is recorded")
+        if self.replaces is not None:
+            elsewhere = "reload: replaces its loaded rows"
+        return f"new; the part before it is {elsewhere}" if self.spans and self.copy_record else elsewhere
+
+    @property
     def bytes(self) -> int:
         """How much there is to read; for a compressed file, as much as is known."""
         if self.row_groups:

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Engine
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
 from onceload_core.postgres.connection import statements
-from onceload_core.postgres.rewind import REBUILD, Rewind
+from onceload_core.postgres.rewind import REBUILD, Preview, Rewind
+from onceload_core.postgres.rewind import preview as preview_with
 from onceload_core.postgres.rewind import rewind as rewind_with
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.pipeline.declared import Declared, Write
@@ -44,6 +45,12 @@ def rewind(
         differences_accepted=differences_accepted,
         on_progress=on_progress or (lambda _: None),
     )
+
+
+def preview(declared: Declared, connection: Connection, *, to: Position, names_max: int) -> Preview:
+    """Look up what a rewind would roll back, by the ledger alone."""
+    _refuse_unfit(declared)
+    return preview_with(connection, declared.name, to=to, names_max=names_max)
 
 
 def _refuse_unfit(declared: Declared) -> None:
