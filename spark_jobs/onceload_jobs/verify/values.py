@@ -7,7 +7,7 @@ is rolled back; they take about as much space as the source, up to a limit, afte
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -211,17 +211,18 @@ class _Comparison:
         if not self._is_merge and any(position <= self._of_no_record.merged for position, _ in file.spans):
             self._lacking.add(file.producer_id)
         brought = SpanSet(span for _, spans in file.spans_of_rows for span in spans)
+        commits = _CommitsOfFile.of(file)
         for rows in _reread(self.declared, self._columns, file.name, file.producer_id, brought) if brought else ():
             if rows.num_rows:
-                self._copy(rows, file)
+                self._copy(rows, commits)
                 self._held_bytes += rows.nbytes
         # The last record of a key may be in any file, so merged rows are compared all at once.
         if self._held_bytes > _COMPARED_BYTES and not self._is_merge:
             self.settle()
 
-    def _copy(self, rows: pa.Table, file: FileReceipts) -> None:
+    def _copy(self, rows: pa.Table, commits: "_CommitsOfFile") -> None:
         names = [*(column.name for column in self._columns), *(each.name for each in LINEAGE)]
-        positions = pa.array(_positions(rows.column(SEQUENCE).to_numpy(), file), pa.int64())
+        positions = pa.array(commits.positions(rows.column(SEQUENCE).to_numpy()), pa.int64())
         held = rows.select(names).append_column(_POSITION, positions)
         copy_in(self._connection, held, table="reread", names=[*names, _POSITION], columns=self._columns)
         self.rows += rows.num_rows
@@ -276,11 +277,25 @@ class _Comparison:
         return name or "(a row without a producer)"
 
 
-def _positions(ids: "np.ndarray[Any, np.dtype[np.int64]]", file: FileReceipts) -> Any:  # noqa: ANN401 - an array.
-    """The commit that loaded each record."""
-    starts = sorted((span.first, position) for position, spans in file.spans_of_rows for span in spans)
-    firsts, positions = np.array([first for first, _ in starts]), np.array([position for _, position in starts])
-    return positions[np.searchsorted(firsts, ids, side="right") - 1]
+_Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+@dataclass(frozen=True)
+class _CommitsOfFile:
+    """The first sequence ids of its loaded spans, in order, and the commit of each span."""
+
+    firsts: _Ids
+    of_each: _Ids
+
+    @classmethod
+    def of(cls, file: FileReceipts) -> "_CommitsOfFile":
+        starts = sorted((span.first, position) for position, spans in file.spans_of_rows for span in spans)
+        in_columns = np.array(starts, np.int64).reshape(-1, 2)
+        return cls(in_columns[:, 0], in_columns[:, 1])
+
+    def positions(self, ids: _Ids) -> _Ids:
+        """The position of the commit that loaded each record."""
+        return self.of_each[np.searchsorted(self.firsts, ids, side="right") - 1]
 
 
 class _Questions:
