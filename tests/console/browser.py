@@ -85,3 +85,36 @@ class Watched:
 
     def picture(self, path: Path) -> None:
         self.page.screenshot(path=path, full_page=True)
+
+
+def press(page: Page, words: str) -> None:
+    """Press Tab until the link or button has the focus, and then Enter; it leads to another page."""
+    _tab_to(page, words)
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+
+
+def type_into(page: Page, label: str, text: str) -> None:
+    """Press Tab until the field has the focus, and replace what is in it."""
+    _tab_to(page, label)
+    page.keyboard.press("Control+A")
+    page.keyboard.type(text)
+
+
+def _tab_to(page: Page, words: str) -> None:
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        found, outline = page.evaluate(_FOCUSED)
+        if found == words:
+            assert outline != "none"
+            return
+    raise AssertionError(f"nothing with the words {words}")
+
+
+#: The words of a field are those of its label.
+_FOCUSED = """() => {
+    const focused = document.activeElement
+    const label = focused.labels && focused.labels[0]
+    const words = label ? label.firstChild.textContent : focused.textContent
+    return [words.trim(), getComputedStyle(focused).outlineStyle]
+}"""

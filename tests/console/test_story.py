@@ -12,7 +12,7 @@ from onceload.console.standalone import TokenAccess, make_standalone_app
 from onceload.lag import Behind
 from onceload.settings import Settings
 from onceload_core.postgres import LedgerSettings, connect
-from tests.console.browser import CHROMIUM, Watched, chromium, served
+from tests.console.browser import CHROMIUM, Watched, chromium, press, served, type_into
 from tests.console.conftest import Day
 from tests.waiting import until
 
@@ -121,6 +121,22 @@ def test_a_broken_record_is_fixed(page, day):
     assert rows(day, "broken") == [1, 20]
     day.load("broken")
     assert rows(day, "broken") == [1, 20]
+
+
+def test_a_broken_record_is_fixed_by_keyboard_alone(page, day):
+    declare(day, "typed")
+    day.write("typed/a.jsonl", '{"n": 1}\n{"n": "3O"}\n')
+    day.load("typed")
+    page.reload()
+
+    press(page, "typed")
+    press(page, "Quarantine")
+    press(page, "Fix")
+    type_into(page, "The record", '{"n": 30}')
+    press(page, "Load the fixed record")
+
+    assert "1 record loaded" in page.get_by_role("status").inner_text()
+    assert rows(day, "typed") == [1, 30]
 
 
 def test_a_rewritten_file_is_replaced(page, day):
