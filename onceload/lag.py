@@ -2,11 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
@@ -45,9 +44,9 @@ class Waiting:
     def to_read(cls, file: FileToRead) -> "Waiting":
         return cls(
             name=file.listed.name,
-            why=file.why,
-            first=file.spans[0][0] if file.spans else None,
-            bytes=file.bytes if file.spans else None,
+            why="has grown" if file.why == "new" and not file.is_new else file.why,
+            first=file.spans[0][0],
+            bytes=file.bytes,
             modified=_moment(file.listed.modified_at),
         )
 
@@ -65,10 +64,12 @@ class Lag:
     #: How many files cannot be read or need a person, and the first of them.
     refused: int
     notes: tuple[Note, ...] = ()
-    #: How many other files are not loaded, and the first of them: what the next load reads, the oldest before others,
-    #: and then what it leaves out.
+    #: How many other files are not loaded, or not completely, and the first of them: what the next load reads, the
+    #: oldest before others, and then what it leaves out.
     others: int = 0
     waiting: tuple[Waiting, ...] = ()
+    #: Problems of the listing as a whole, such as an empty folder.
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +158,10 @@ class Behind:
         with self.reaching(declared.source.path):
             plan = make_plan(declared, ledger, now_s=now)
         refused = [note for note in plan.notes if _is_refused(note)]
-        left_out = [note for note in plan.notes if not _is_refused(note) and note.ignored is None]
+        waiting = _waiting(plan)
+        remarks = [
+            f"{note.name}: {note.reason}" for note in plan.notes if note in plan.remarks and not _is_refused(note)
+        ]
         files = len(plan.to_read) + sum(note.is_busy for note in plan.notes)
         since = _waiting_since(plan, self._before.get(declared.name), position=position, now=now) if files else None
         self._before[declared.name] = _Seen(at=now, position=position, waiting_since=since)
@@ -167,8 +171,9 @@ class Behind:
             waiting_since=since,
             refused=len(refused),
             notes=tuple(refused[:_NAMES_MAX]),
-            others=len({file.listed.name for file in plan.to_read} | {note.name for note in left_out}),
-            waiting=tuple(islice(_waiting(plan.to_read, left_out), _NAMES_MAX)),
+            others=len(waiting),
+            waiting=tuple(islice(waiting.values(), _NAMES_MAX)),
+            remarks=tuple(remarks[:_NAMES_MAX]),
         )
 
     def _remember(self, name: str, lag: Lag) -> None:
@@ -216,9 +221,18 @@ def _is_refused(note: Note) -> bool:
     return note.needs_a_person or note.is_unreadable
 
 
-def _waiting(to_read: Sequence[FileToRead], left_out: Iterable[Note]) -> Iterator[Waiting]:
-    yield from map(Waiting.to_read, nsmallest(_NAMES_MAX, to_read, key=_age))
-    yield from (Waiting(name=note.name, why=note.reason) for note in left_out)
+def _waiting(plan: Plan) -> dict[str, Waiting]:
+    """By its name, each file that is not loaded completely."""
+    waiting = {file.listed.name: Waiting.to_read(file) for file in sorted(plan.to_read, key=_age) if file.spans}
+    for note in plan.notes:
+        if note.ignored is None and note not in plan.remarks and not _is_refused(note):
+            known = waiting.get(note.name)
+            waiting[note.name] = (
+                Waiting(name=note.name, why=note.reason)
+                if known is None
+                else replace(known, why=f"{known.why}; {note.reason}")
+            )
+    return waiting
 
 
 def _age(file: FileToRead) -> tuple[float, str]:

@@ -56,11 +56,11 @@ class Generation:
 @dataclass(frozen=True, kw_only=True)
 class File:
     name: str
-    generations: tuple[Generation, ...]
-    receipts: Sequence[Record]
-    work: Sequence[Record]
+    generations: tuple[Generation, ...] = ()
+    receipts: Sequence[Record] = ()
+    work: Sequence[Record] = ()
     #: The lists of which only a part is shown.
-    cut: tuple[str, ...]
+    cut: tuple[str, ...] = ()
 
 
 def file_of(engine: Engine, pipeline: str, name: str) -> File:

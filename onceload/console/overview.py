@@ -16,7 +16,7 @@ from onceload_core.postgres.metrics import look_now
 
 SQL = statements("overview.sql", package=__package__)
 PAGE = 50
-_COMMITS_MAX = 10_000
+_COMMITS_MAX = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,14 @@ class Loading:
     #: Parts that wait or are in progress, and those that are staged.
     left: int
     staged: int
-    #: What it has committed; of very many commits, only the newest count.
+    #: What it has committed; the rows only if the commits are few.
     commits: int
     rows: int
     since: datetime
 
     @property
     def are_cut(self) -> bool:
-        return self.commits == _COMMITS_MAX
+        return self.commits > _COMMITS_MAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def with_activity(engine: Engine, history: History, lines: Collection[Line], *, 
     with reading(engine, "the commits of the last hours") as (connection, _):
         hours = history.read(connection, ids, now=now)
         loading: dict[int, list[Loading]] = {}
-        for row in connection.execute(SQL["loading"], {"pipeline_ids": array(ids), "commits_max": _COMMITS_MAX}):
+        for row in connection.execute(SQL["loading"], {"pipeline_ids": array(ids), "commits_max": _COMMITS_MAX + 1}):
             loading.setdefault(row.pipeline_id, []).append(
                 Loading(
                     batch=row.batch,

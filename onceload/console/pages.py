@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from onceload.console.access import Access
 from onceload.console.actions.asking import no_pipeline_file
 from onceload.console.charts import charts_of
-from onceload.console.files import file_of, row_of
+from onceload.console.files import File, file_of, row_of
 from onceload.console.hours import History
 from onceload.console.overview import Line, lines_of, overview, with_activity
 from onceload.console.parameters import Name, Number, Page, Word
@@ -98,14 +98,15 @@ class Pages:
                 return self._new(request, line)
             found = files_of(engine, pipeline, search=search, after=after, after_generation=after_generation)
         # They are on the first page, before those with commits.
-        waiting = [each for each in line.lag.waiting if search in each.name] if line.lag and not after else []
-        values = {"found": found, "search": search, "line": line, "waiting": waiting}
+        lag = line.lag if not after else None
+        waiting = [each for each in lag.waiting if search in each.name] if lag else []
+        refused = [each for each in lag.notes if search in each.name] if lag else []
+        values = {"found": found, "search": search, "line": line, "waiting": waiting, "refused": refused}
         return self._page("files.html", {"pipeline": pipeline, **values})
 
     def quality(self, pipeline: Name) -> str:
         with self._access.opened() as engine:
-            audits = audits_of(engine, pipeline)
-        return self._page("quality.html", {"pipeline": pipeline, "audits": audits})
+            return self._page("quality.html", {"pipeline": pipeline, "audits": audits_of(engine, pipeline)})
 
     def snapshots(self, request: Request, pipeline: Name) -> str:
         with self._access.opened() as engine:
@@ -134,7 +135,8 @@ class Pages:
 
     def file(self, request: Request, pipeline: Name, name: Name) -> str:
         with self._access.opened() as engine:
-            found = file_of(engine, pipeline, name)
+            line = self._line(engine, pipeline)
+            found = file_of(engine, pipeline, name) if line.row else File(name=name)
         notes = _notes(self._watch.now(), pipeline, name)
         if not found.generations and not notes:
             raise NotFound("file", name)
@@ -214,7 +216,8 @@ class Pages:
 
     def _new(self, request: Request, line: Line) -> str:
         """A pipeline that has committed nothing yet."""
-        values = {"line": line, "waiting": line.lag.waiting if line.lag else (), "text": self._text_of(line.name)}
+        waiting = line.lag.waiting if line.lag else ()
+        values = {"line": line, "waiting": waiting, "search": "", "text": self._text_of(line.name)}
         return self._page("new.html", {**self._of(request, line.name), **values})
 
     def _of(self, request: Request, pipeline: str) -> dict[str, object]:

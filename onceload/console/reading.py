@@ -22,7 +22,7 @@ class TookTooLong(CallAgain):
     limit_s: int
 
     def __str__(self) -> str:
-        stopped = f"reading {self.what} took longer than {self.limit_s} s, so it was stopped"
+        stopped = f"reading {self.what} was stopped (its limit is {self.limit_s} s)"
         return f"{stopped}. Nothing was changed. Retry when the database is less busy"
 
 

@@ -37,7 +37,7 @@ def loaded_from(engine: Engine, described: Described, producer_id: int, parts: S
     what, pipeline = f"rows of {table} by {PRODUCER_ID}", described.declared.name
     with reading(engine, what, pipeline=pipeline, limit_s=_ROWS_S) as (connection, _):
         there = tuple(columns_there(connection, table))
-        _check_lineage(table, there)
+        _check_lineage("the rows of this file", table, there)
         columns = ", ".join(f"there.{quoted(name)}" for name in there if name not in (PRODUCER_ID, SEQUENCE))
         statement = filled(SQL["loaded_from"], table=table, columns=columns)
         of = {"producer_id": producer_id, "text_max": _TEXT_MAX + 1, "at_most": LINES_MAX}
@@ -55,13 +55,13 @@ def search(engine: Engine, described: Described, *, column: str, value: str) -> 
             return Search(columns=columns)
         if column not in columns:
             raise SettingRefused("column", column, f"a column of {table}: {', '.join(columns) or 'it has none'}")
-        _check_lineage(table, there)
+        _check_lineage("this search", table, there)
         statement = filled(SQL["rows_with"], table=table, column=quoted(column))
         rows = connection.execute(statement, {"value": value, "at_most": _ROWS_MAX + 1}).all()
     return Search(columns=columns, rows=rows[:_ROWS_MAX], are_cut=len(rows) > _ROWS_MAX)
 
 
-def _check_lineage(table: str, columns: Sequence[str]) -> None:
+def _check_lineage(about: str, table: str, columns: Sequence[str]) -> None:
     if not {PRODUCER_ID, SEQUENCE} <= set(columns):
-        found = f"{table}, which is gone, or whose rows do not name the file that they came from"
-        raise SettingRefused("this search", found, f"a table with {PRODUCER_ID} and {SEQUENCE}")
+        found = f"{table}, whose rows do not name the file that they came from" if columns else f"no table {table}"
+        raise SettingRefused(about, found, f"a table with {PRODUCER_ID} and {SEQUENCE}")

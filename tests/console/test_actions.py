@@ -16,9 +16,10 @@ from onceload.console.standalone import TokenAccess, make_standalone_app
 from onceload.pipeline import Pipeline
 from onceload.pipeline_file import read_pipeline
 from onceload.recoveries import rewind_in_words
+from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
 from onceload_jobs.recover.rewind import rewind
-from tests.console.conftest import PIPELINE, day_of
+from tests.console.conftest import MARKUP, PIPELINE, day_of
 from tests.console.test_pages import words_of
 from tests.waiting import until
 
@@ -243,9 +244,23 @@ def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
 
 def test_a_rewind_says_the_same_in_its_question_as_in_its_dry_run(console, day):
     declared = read_pipeline(day.folder / "pipelines" / "well.yaml")
-    for to in (0, 1, 2):
-        (words,) = rewind_in_words(rewind(declared, day.engine, to=Position(to), dry_run=True)).splitlines()
-        assert words in words_of(console.get(f"/rewind?pipeline=well&position={to}").text)
+    rewind(declared, day.engine, to=Position(1), dry_run=False)
+    day.load("well")
+    confirm(console, f"/fix?pipeline=well&id={quarantined(day, MARKUP)}", raw='{"n": 2}')
+    ((last,),) = day.ask("SELECT max(position) FROM onceload.ledger")
+    shown = []
+    for to in range(last + 1):
+        answer = console.get(f"/rewind?pipeline=well&position={to}")
+        try:
+            (words,) = rewind_in_words(rewind(declared, day.engine, to=Position(to), dry_run=True)).splitlines()
+        except SettingRefused:
+            assert answer.status_code == 400
+        else:
+            assert words in words_of(answer.text)
+            shown.append(words)
+
+    assert len(shown) > 3
+    assert any("held in quarantine again" in words for words in shown)
 
 
 def test_a_rewind_of_rows_that_differ_from_the_ledger_changes_nothing_and_reports_them(console, day):

@@ -239,6 +239,8 @@ def test_a_connection_that_is_lost_at_any_word_of_early_copies_costs_no_load(loa
     finally:
         event.remove(Engine, "before_cursor_execute", hear_statement)
 
-    assert (report.loaded, len(words)) == (2 * _ROWS, at + 1)
+    assert report.loaded == 2 * _ROWS
+    # The loss may be noticed by the next word only.
+    assert len(words) in (at + 1, at + 2)
     assert len(written) > 2
     assert loads.rows() == list(range(2 * _ROWS))

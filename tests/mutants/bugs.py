@@ -2625,8 +2625,8 @@ FILE_BUGS = (
     Bug(
         name="a loaded file that became a folder is forgotten",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        *_became_folders(findings.listing, known),\n",
-        wrong="",
+        correct="    of_folders = tuple(_became_folders(findings.listing, known))\n",
+        wrong="    of_folders: tuple[Note, ...] = ()\n",
         tests=(f"{OF_NAMES}::test_a_loaded_file_that_is_a_folder_now_is_noted",),
     ),
     Bug(

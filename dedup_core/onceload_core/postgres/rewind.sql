@@ -33,21 +33,25 @@ SELECT ledger_span.position, ledger_span.producer, rebuilt.name AS other
 -- name: preview
 -- The numbers by the ledger alone.
 SELECT count(*) AS entries, CAST(coalesce(sum(loaded), 0) AS bigint) AS rows,
-       (SELECT count(*) FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND position > :to) AS quarantined,
+       (SELECT count(*) FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position) AS quarantined,
        (SELECT count(*) FROM onceload.quarantine
-         WHERE pipeline_id = :pipeline_id AND position <= :to AND settled_position > :to) AS held_again,
-       (SELECT count(*) FROM onceload.message WHERE pipeline_id = :pipeline_id AND position > :to) AS message_ids
+         WHERE pipeline_id = :pipeline_id AND position <= :to AND settled_position > :to
+           AND settled_position <= :position) AS held_again,
+       (SELECT count(*) FROM onceload.message
+         WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position) AS message_ids
   FROM onceload.ledger_in_force
  WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position
    AND kind IN ('load', 'retry', 'discard');
 
 -- name: preview_producers
 -- The producers of these commits, those with most rows first, and how many there are.
-SELECT max(ledger_span.producer) AS name, CAST(sum(ledger_span.rows) AS bigint) AS rows, count(*) OVER () AS producers
+SELECT coalesce(max(live.name), max(ledger_span.producer)) AS name, CAST(sum(ledger_span.rows) AS bigint) AS rows,
+       count(*) OVER () AS producers
   FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+  LEFT JOIN onceload.producer AS live USING (producer_id)
  WHERE ledger_span.pipeline_id = :pipeline_id AND ledger_span.position > :to AND ledger_span.position <= :position
    AND ledger.kind IN ('load', 'retry')
- GROUP BY ledger_span.producer_id
+ GROUP BY producer_id
  ORDER BY rows DESC, name LIMIT :at_most;
 
 -- name: collect_going

@@ -8,7 +8,7 @@ from typing import Literal
 
 from onceload.console.access import Job
 from onceload.console.actions.asking import Action, Answer, Asked, Field, Question
-from onceload.console.reading import reading
+from onceload.console.reading import TookTooLong, reading
 from onceload.contradictions import against_replacing, may_choose
 from onceload.pipeline_file import placeholders
 from onceload.placeholders import GIVEN
@@ -18,6 +18,7 @@ from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.pausing import find_pause
+from onceload_core.postgres.rewind import Preview
 from onceload_jobs.recover.rewind import preview as preview_of
 
 #: With millions of commits after the position, the ledger is read for this long at most.
@@ -25,6 +26,16 @@ _LEDGER_S = 30
 #: How many producers are named before a rewind.
 _NAMES_SHOWN = 20
 _DAY = re.compile(r"(?<!\d)\d{4}(-?)\d{2}\1\d{2}(?!\d)")
+_TOO_MANY = (
+    f"There are too many commits after this position: they could not be counted here within {_LEDGER_S} s.",
+    "`onceload recover rewind --dry-run` shows what would be rolled back. Without --dry-run, it does that.",
+)
+_BEFORE_REWIND = (
+    "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
+    "exists are lost for good.",
+    "If the job cannot roll the commits back exactly, it reports why, and changes nothing. `onceload verify` lists "
+    "rows that differ from the ledger, and `onceload recover rewind --accept-differences` rewinds anyway.",
+)
 _VERIFY = Question(
     title="Verify",
     sentences=("Files and rows are compared with the ledger. Nothing is changed.",),
@@ -83,11 +94,12 @@ def _replace(asked: Asked) -> Answer:
 
 def _ask_rewind(asked: Asked) -> Question:
     to = Position(asked.number("position"))
-    what = "what a rewind would roll back"
-    with reading(asked.engine, what, pipeline=asked.pipeline, limit_s=_LEDGER_S) as (connection, _):
-        preview = preview_of(asked.file.declared, connection, to=to, names_max=_NAMES_SHOWN)
-    found, title = preview.found, f"Rewind to position {to:,}"
-    sentences = rewind_in_words(found).splitlines()
+    title = f"Rewind to position {to:,}"
+    try:
+        preview = _preview(asked, to)
+    except TookTooLong:
+        return Question(title=title, sentences=_TOO_MANY, button=None)
+    found, sentences = preview.found, rewind_in_words(preview.found).splitlines()
     if not found.entries:
         return Question(title=title, sentences=tuple(sentences), button=None)
     if paused := _paused(asked, title=title):
@@ -95,11 +107,13 @@ def _ask_rewind(asked: Asked) -> Question:
     sentences += [f"{name}: {counted(rows, 'row')}" for name, rows in preview.most]
     if found.producers > len(preview.most):
         sentences.append(f"… and {found.producers - len(preview.most):,} more files or producers.")
-    sentences.append(
-        "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
-        "exists are lost for good. If the job cannot roll the commits back exactly, it says why, and changes nothing."
-    )
-    return Question(title=title, sentences=tuple(sentences), button="Rewind", seen=int(found.position))
+    return Question(title=title, sentences=(*sentences, *_BEFORE_REWIND), button="Rewind", seen=int(found.position))
+
+
+def _preview(asked: Asked, to: Position) -> Preview:
+    what = "what a rewind would roll back"
+    with reading(asked.engine, what, pipeline=asked.pipeline, limit_s=_LEDGER_S) as (connection, _):
+        return preview_of(asked.file.declared, connection, to=to, names_max=_NAMES_SHOWN)
 
 
 def _rewind(asked: Asked) -> Answer:

@@ -42,6 +42,8 @@ class Plan:
     outlook: Outlook
     to_read: tuple[FileToRead, ...]
     notes: tuple[Note, ...] = ()
+    #: Those of the notes that are about no file of the listing.
+    remarks: frozenset[Note] = frozenset()
     #: Files that are already loaded completely.
     done: int = 0
 
@@ -59,11 +61,14 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     if _is_by_content(declared):
         findings = _one_name_per_content(declared, findings, known, choice)
     findings = findings.with_changed(_held_back(declared, outlook, findings))
-    of_listing = _notes_of_listing(declared.source, findings.listing, choice=choice if there.files else EVERYTHING)
+    chosen = choice if there.files else EVERYTHING
+    of_listing = tuple(_notes_of_listing(declared.source, findings.listing, choice=chosen))
+    of_folders = tuple(_became_folders(findings.listing, known))
     return Plan(
         outlook=outlook,
         to_read=tuple(each for each in findings.of_files.values() if isinstance(each, FileToRead)),
-        notes=tuple(dict.fromkeys((*choice.notes, *of_listing, *_notes_of_files(findings, known)))),
+        notes=tuple(dict.fromkeys((*choice.notes, *of_listing, *of_folders, *_notes_of_files(findings)))),
+        remarks=frozenset((*choice.notes, *of_listing, *of_folders)),
         done=sum(each is None for each in findings.of_files.values()),
     )
 
@@ -133,10 +138,9 @@ def _notes_of_listing(source: Source, listing: Listing, *, choice: Choice) -> It
         yield Note(name=shown(source.path), reason="no file matches it. If there should be one, check source.path")
 
 
-def _notes_of_files(findings: _Findings, known: KnownNames) -> tuple[Note, ...]:
+def _notes_of_files(findings: _Findings) -> tuple[Note, ...]:
     """Why files, or a part of them, are not read."""
     return (
-        *_became_folders(findings.listing, known),
         *(each for each in findings.of_files.values() if isinstance(each, Note)),
         *open_ends(findings.of_files.values()),
         *(findings.waits[listed] for listed in findings.of_files if listed in findings.waits),
