@@ -4,7 +4,9 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -113,9 +115,30 @@ def postgres_version(request: pytest.FixtureRequest) -> PostgresVersion:
 
 
 @pytest.fixture(scope="session")
-def server_dsn(postgres_version: PostgresVersion) -> Iterator[str]:
-    with temporary_server(postgres_version) as dsn:
-        yield dsn
+def servers() -> Iterator[Callable[[PostgresVersion], str]]:
+    """A server of each version, started when a test first asks for it."""
+    with ExitStack() as running:
+        yield cache(lambda version: running.enter_context(temporary_server(version)))
+
+
+@pytest.fixture(scope="session")
+def templates() -> Iterator[Callable[[str], str]]:
+    """The name of a database of a server that has our schema, made when a test first asks for it."""
+    with ExitStack() as kept:
+
+        def make(server_dsn: str) -> str:
+            dsn = kept.enter_context(temporary_database(server_dsn))
+            engine = connect(LedgerSettings(dsn=dsn))
+            schema.upgrade(engine)
+            engine.dispose()
+            return str(execute(dsn, "SELECT current_database()")[0][0])
+
+        yield cache(make)
+
+
+@pytest.fixture(scope="session")
+def server_dsn(servers: Callable[[PostgresVersion], str], postgres_version: PostgresVersion) -> str:
+    return servers(postgres_version)
 
 
 @pytest.fixture
@@ -126,13 +149,9 @@ def empty_dsn(server_dsn: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def template(server_dsn: str) -> Iterator[str]:
+def template(templates: Callable[[str], str], server_dsn: str) -> str:
     """The name of a database that has our schema: copying it takes a third of the time of the migrations."""
-    with temporary_database(server_dsn) as dsn:
-        engine = connect(LedgerSettings(dsn=dsn))
-        schema.upgrade(engine)
-        engine.dispose()
-        yield str(execute(dsn, "SELECT current_database()")[0][0])
+    return templates(server_dsn)
 
 
 @pytest.fixture
