@@ -97,6 +97,19 @@ def test_a_record_that_is_still_wrong_stays_with_its_new_reason(console, day):
     assert day.ask(f"SELECT state FROM onceload.quarantine WHERE quarantine_id = {number}") == [("held",)]
 
 
+def test_a_huge_value_makes_no_huge_page_and_is_not_fixed_there(console, day):
+    day.write("well/huge.jsonl", f'{{"n": "{"z" * 2_000_000}"}}\n')
+    day.load("well")
+
+    page = console.get("/quarantine?pipeline=well").text
+    refused = console.get(f"/fix?pipeline=well&id={quarantined(day, 'zz')}")
+
+    assert len(page) < 20_000
+    assert "(2.0 MB in total)" in words_of(page)
+    assert refused.status_code == 400
+    assert "2,000,009 bytes that this page cannot show" in words_of(refused.text)
+
+
 def test_records_of_a_reason_are_retried_with_the_pipeline_file_of_today(console, day):
     path = f"/retry?{OF_KIND}"
     assert "2 records in quarantine" in words_of(console.get(path).text)
