@@ -1,4 +1,4 @@
-"""The lag of the pipelines, measured for as long as someone looks."""
+"""The lag of the pipelines, measured often while someone looks, and seldom otherwise."""
 
 import threading
 import time
@@ -8,8 +8,8 @@ from onceload.lag import Behind
 from onceload.terminal import words
 
 _EVERY_S = 60.0
-#: After this time without a request, nothing is listed until the next one.
-_IDLE_S = 600.0
+#: After this time without a request, the files are listed less often, for the chart of the longest waits.
+_IDLE_S, _IDLE_EVERY_S = 600.0, 900.0
 #: The first requests wait so long for the pipeline files to be read.
 _FIRST_S = 2.0
 
@@ -23,6 +23,7 @@ class Watch:
         self._asked_at = 0.0
         self._first_until = 0.0
         self._is_running = False
+        self._is_asked = threading.Event()
         self._stopped = threading.Event()
         self._has_read = threading.Event()
         self._behind: Behind | None = None
@@ -33,9 +34,9 @@ class Watch:
             return None
         with self._lock:
             self._asked_at = time.monotonic()
-            if self._first_until == 0.0:
-                self._first_until = self._asked_at + _FIRST_S
+            self._is_asked.set()
             if not self._is_running:
+                self._first_until = self._asked_at + _FIRST_S
                 # A daemon, because the process may end during a long listing.
                 threading.Thread(target=self._run, name="onceload console", daemon=True).start()
                 self._is_running = True
@@ -45,10 +46,12 @@ class Watch:
 
     def stop(self) -> None:
         """List no more. A listing in progress ends in the background."""
-        self._stopped.set()
+        with self._lock:
+            self._stopped.set()
+            self._is_asked.set()
 
     def _run(self) -> None:
-        while self._is_asked_for():
+        while not self._stopped.is_set():
             try:
                 self._look()
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the page shows the age.
@@ -56,6 +59,17 @@ class Watch:
                     words(f"the lag is unknown: {error}")
             finally:
                 self._has_read.set()
+            self._wait()
+
+    def _wait(self) -> None:
+        with self._lock:
+            is_idle = time.monotonic() - self._asked_at > _IDLE_S
+            if is_idle and not self._stopped.is_set():
+                self._is_asked.clear()
+        if is_idle:
+            # The next request ends it.
+            self._is_asked.wait(_IDLE_EVERY_S)
+        else:
             self._stopped.wait(_EVERY_S)
 
     def _look(self) -> None:
@@ -70,8 +84,3 @@ class Watch:
             wrong = behind.read()
             self._has_read.set()
             behind.measure(wrong)
-
-    def _is_asked_for(self) -> bool:
-        with self._lock:
-            self._is_running = time.monotonic() - self._asked_at < _IDLE_S and not self._stopped.is_set()
-            return self._is_running

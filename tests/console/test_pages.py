@@ -341,9 +341,10 @@ def test_without_the_token_there_is_nothing_to_see(pages):
         pages.get("/?token=secret")
 
 
-def test_nothing_is_listed_any_more_after_the_console_has_ended(day, monkeypatch):
-    monkeypatch.setattr(watching, "_EVERY_S", 0.01)
-    listed, before = [], set(threading.enumerate())
+@pytest.fixture
+def listed(monkeypatch) -> list[Behind]:
+    """An entry for each listing."""
+    listed: list[Behind] = []
     measure = Behind.measure
 
     def measuring(behind, failed):
@@ -351,6 +352,28 @@ def test_nothing_is_listed_any_more_after_the_console_has_ended(day, monkeypatch
         measure(behind, failed)
 
     monkeypatch.setattr(Behind, "measure", measuring)
+    return listed
+
+
+def test_without_requests_files_are_listed_seldom_and_at_once_for_the_next_request(day, monkeypatch, listed):
+    monkeypatch.setattr(watching, "_IDLE_S", 0.0)
+    monkeypatch.setattr(watching, "_EVERY_S", 3600.0)
+    watch = watching.Watch(day.access(writes=False))
+    try:
+        watch.now()
+        until(lambda: listed)
+        until(lambda: watch.now() and len(listed) > 1)
+        monkeypatch.setattr(watching, "_IDLE_EVERY_S", 0.01)
+        watch.now()
+        before = len(listed)
+        until(lambda: len(listed) > before + 2)
+    finally:
+        watch.stop()
+
+
+def test_nothing_is_listed_any_more_after_the_console_has_ended(day, monkeypatch, listed):
+    monkeypatch.setattr(watching, "_EVERY_S", 0.01)
+    before = set(threading.enumerate())
 
     with TestClient(make_standalone_app(day.access(writes=False), hosts=["testserver"])) as client:
         client.get("/?token=secret")
