@@ -95,7 +95,7 @@ def press(page: Page, words: str) -> None:
 
 
 def type_into(page: Page, label: str, text: str) -> None:
-    """Press Tab until the field has the focus, and replace what is in it."""
+    """Press Tab until the field has the focus, and replace its text."""
     _tab_to(page, label)
     page.keyboard.press("Control+A")
     page.keyboard.type(text)

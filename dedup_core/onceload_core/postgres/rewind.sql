@@ -33,7 +33,8 @@ SELECT ledger_span.position, ledger_span.producer, rebuilt.name AS other
 -- name: preview
 -- The numbers by the ledger alone.
 SELECT count(*) AS entries, CAST(coalesce(sum(loaded), 0) AS bigint) AS rows,
-       (SELECT count(*) FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position) AS quarantined,
+       (SELECT count(*) FROM onceload.quarantine
+         WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position) AS quarantined,
        (SELECT count(*) FROM onceload.quarantine
          WHERE pipeline_id = :pipeline_id AND position <= :to AND settled_position > :to
            AND settled_position <= :position) AS held_again,
