@@ -18,9 +18,12 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.quarantine import Selection, choose
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order, judge, settled
+from onceload_jobs.batch.job import Job
 from onceload_jobs.load.settings import new_batch
+from onceload_jobs.load.staged import staged_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
+from onceload_jobs.publish.named_rows import may_name_in_files
 from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.verify.verify import verify
@@ -39,10 +42,18 @@ def publish():
     return Publish.STAGED
 
 
-@pytest.fixture(params=[Order.ANY, Order.ORDERED])
-def devices(loads: Loads, request: pytest.FixtureRequest) -> Loads:
-    loads.declared = with_devices(loads.declared, request.param)
+@pytest.fixture(params=["any", "any, in files", "ordered"])
+def devices(loads: Loads, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Loads:
+    """The rows of a large batch go through files, as long as all ids are new."""
+    order, *in_files = request.param.split(", ")
+    if in_files:
+        monkeypatch.setattr(staged_batch, "may_name_in_files", _as_of_a_large_batch)
+    loads.declared = with_devices(loads.declared, Order(order))
     return loads
+
+
+def _as_of_a_large_batch(job: Job, *, deliveries: int) -> bool:
+    return may_name_in_files(job, deliveries=deliveries + 1)
 
 
 def with_devices(declared: Declared, order: Order) -> Declared:
@@ -129,6 +140,7 @@ def test_an_id_that_was_jumped_over_is_late_or_lost_as_declared(devices):
     assert names["device=d1"] == ("{[0,1),[3,4),[5,6)}" if is_any else "{[0,6)}")
 
 
+@pytest.mark.parametrize("devices", ["any", "ordered"], indirect=True)
 def test_a_producer_that_is_forgotten_right_after_it_was_registered_loses_nothing(devices, monkeypatch):
     devices.declared = replace(devices.declared, pipeline=replace(devices.declared.pipeline, forget_idle_after_s=60))
     devices.write("a.jsonl", record("d1", 0) + record("d2", 0))
@@ -323,6 +335,17 @@ def test_a_file_that_is_called_like_a_producer_is_refused(devices, is_file_first
         assert (note.name, note.needs_a_person) == ("device=d1", True)
 
     assert len(devices.rows("seq")) == 1
+
+
+def test_a_file_and_a_producer_of_one_batch_that_are_called_the_same_are_refused(devices):
+    devices.write("device=d1", record("d2", 1))
+    # An id beyond the end of that file.
+    devices.write("more", record("d1", 1000))
+
+    with pytest.raises(SettingRefused, match="device=d1, which is also the name of a file"):
+        devices.load(source=replace(devices.declared.source, path=str(devices.folder / "*")))
+
+    assert devices.rows("seq") == []
 
 
 def test_business_ids_stay_the_same_whatever_the_server_is_set_to(loads):

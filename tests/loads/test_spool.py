@@ -2,7 +2,7 @@
 
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.batch import pieces, spool
 from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.named_file import read_named_file
+from onceload_jobs.batch.pieces import StagedPiece
 from onceload_jobs.batch.stage import open_stage
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.load.staged import staged_batch
-from onceload_jobs.pipeline.declared import Publish, TransformEngine, Write
-from onceload_jobs.publish import early_copy, postgres_transform
+from onceload_jobs.pipeline.declared import Publish, RecordProducer, TransformEngine, Write
+from onceload_jobs.publish import early_copy, named_rows, postgres_transform
 from onceload_jobs.publish import publish as publishing
 from onceload_jobs.write.binary_copy import copy_encoded
 from tests.loads.conftest import InThisProcess, Loads, line
@@ -87,31 +89,43 @@ def test_a_killed_load_s_files_are_removed_by_the_next_and_those_of_a_live_one_s
         assert Path(live).is_dir()
 
 
-@pytest.fixture(params=[None, "SELECT id, amount, note, _producer_id, _sequence FROM records WHERE id >= 0"])
-def copied_or_transformed(loads: Loads, request: pytest.FixtureRequest) -> None:
-    """Postgres may make the rows of each record by itself on their way from files to the target."""
-    loads.declared = replace(loads.declared, transform=request.param, transform_engine=TransformEngine.POSTGRES)
+_MADE = "SELECT id, amount, note, _producer_id, _sequence FROM records WHERE id >= 0"
 
 
-@pytest.mark.usefixtures("copied_or_transformed")
-def test_a_batch_whose_files_vanish_is_staged_again(loads, written, monkeypatch):
+@pytest.fixture(params=["copied", "transformed", "named"])
+def each_kind(loads: Loads, request: pytest.FixtureRequest) -> str:
+    """On their way to the target, Postgres may make rows of single records, or records may name their producer."""
+    if request.param == "transformed":
+        loads.declared = replace(loads.declared, transform=_MADE, transform_engine=TransformEngine.POSTGRES)
+    if request.param == "named":
+        loads.declared = replace(loads.declared, producer=RecordProducer(name="note", sequence="id"))
+    kind: str = request.param
+    return kind
+
+
+def test_a_batch_whose_files_vanish_is_staged_again(loads, written, monkeypatch, each_kind):
     vanished: list[str] = []
 
-    def vanishing(folder: str, name: str) -> Iterator[bytes]:
-        if not vanished:
-            vanished.append(name)
-            (Path(folder) / name).unlink()
-        return spool.read_file(folder, name)
+    def vanishing(read: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+        def read_or_vanish(folder: str, name: str) -> Any:
+            if not vanished:
+                vanished.append(name)
+                (Path(folder) / name).unlink()
+            return read(folder, name)
 
-    for module in (early_copy, publishing):
-        monkeypatch.setattr(module, "read_file", vanishing)
+        return read_or_vanish
+
+    named = each_kind == "named"
+    for module in (named_rows, pieces) if named else (early_copy, publishing):
+        name = "read_named_file" if named else "read_file"
+        monkeypatch.setattr(module, name, vanishing(read_named_file if named else spool.read_file))
 
     assert loads.load().loaded == 2 * _ROWS
     assert vanished
     assert loads.rows() == list(range(2 * _ROWS))
 
 
-@pytest.mark.usefixtures("copied_or_transformed")
+@pytest.mark.usefixtures("each_kind")
 def test_without_room_for_files_rows_go_through_the_table(loads, monkeypatch):
     def fail(*_: Any) -> str:
         raise OSError(28, "No space left on device")
@@ -143,7 +157,7 @@ def test_merged_rows_need_the_table(loads, written):
     assert written == []
 
 
-@pytest.mark.usefixtures("copied_or_transformed")
+@pytest.mark.usefixtures("each_kind")
 def test_files_of_a_try_that_does_not_count_are_not_published(loads, written, monkeypatch):
     """All deliveries are staged a second time, after the files of the first time were copied."""
     copied: list[int] = []
@@ -154,8 +168,8 @@ def test_files_of_a_try_that_does_not_count_are_not_published(loads, written, mo
         copied.append(copy_encoded(*arguments, **named))
         return copied[-1]
 
-    def take_noted(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.OpenTransaction | None:
-        taken.append(take(self, files))
+    def take_noted(self: early_copy.EarlyCopy, staged: Sequence[StagedPiece]) -> early_copy.OpenTransaction | None:
+        taken.append(take(self, staged))
         return taken[-1]
 
     class Twice(InThisProcess):
@@ -176,15 +190,15 @@ def test_files_of_a_try_that_does_not_count_are_not_published(loads, written, mo
     assert loads.rows() == list(range(2 * _ROWS))
 
 
-@pytest.mark.usefixtures("copied_or_transformed")
+@pytest.mark.usefixtures("each_kind")
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_a_connection_that_is_lost_after_files_were_copied_costs_no_load(loads, monkeypatch, is_given_up):
     """Its rollback fails too, in the commit or before it."""
     ended: list[int] = []
     take = early_copy.EarlyCopy.take
 
-    def take_and_lose(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.OpenTransaction | None:
-        begun = take(self, files)
+    def take_and_lose(self: early_copy.EarlyCopy, staged: Sequence[StagedPiece]) -> early_copy.OpenTransaction | None:
+        begun = take(self, staged)
         assert begun is not None
         driver: Any = begun.connection.connection.dbapi_connection
         ended.append(driver.info.backend_pid)
@@ -201,7 +215,7 @@ def test_a_connection_that_is_lost_after_files_were_copied_costs_no_load(loads, 
     assert loads.rows() == list(range(2 * _ROWS))
 
 
-@pytest.mark.usefixtures("copied_or_transformed")
+@pytest.mark.usefixtures("each_kind")
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 5, 8, 13])
 def test_a_connection_that_is_lost_at_any_word_of_early_copies_costs_no_load(loads, written, monkeypatch, at):
     """It copies in a thread of its own, so faults of the thread that loads never reach it."""

@@ -3141,8 +3141,8 @@ SPOOL_BUGS = (
     Bug(
         name="files of a try that does not count are published",
         file="spark_jobs/onceload_jobs/publish/early_copy.py",
-        correct="if self._transaction and self._is_whole and self._transaction.copied.keys() <= set(files):",
-        wrong="if self._transaction:",
+        correct="transaction is not None and self._is_whole and transaction.copied.keys() <= files",
+        wrong="transaction is not None",
         tests=(f"{OF_SPOOLS}::test_files_of_a_try_that_does_not_count_are_not_published",),
     ),
     Bug(
@@ -3172,6 +3172,41 @@ SPOOL_BUGS = (
         correct="                if stage.spool is None:\n",
         wrong="                if stage.name:\n",
         tests=(f"{OF_SPOOLS}::test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone",),
+    ),
+)
+
+OF_NAMED_FILES = "tests/loads/test_named_files.py"
+
+NAMED_FILE_BUGS = (
+    Bug(
+        name="an id that occurs in two files of a batch is loaded twice",
+        file="spark_jobs/onceload_jobs/batch/named_file.py",
+        correct="    if np.any(goes_on & (firsts[1:] < ends[:-1])):\n        raise NeedsTable\n",
+        wrong="",
+        tests=(f"{OF_NAMED_FILES}::test_an_id_that_occurs_again_in_another_piece_moves_all_rows_to_the_table",),
+    ),
+    Bug(
+        name="the rows of a try that does not count are moved to the table",
+        file="spark_jobs/onceload_jobs/batch/pieces.py",
+        correct='        if _run(connection, stage, "forget_file", {"file": file}).rowcount:\n',
+        wrong='        if _run(connection, stage, "forget_file", {"file": file}):\n',
+        tests=(
+            f"{OF_NAMED_FILES}::test_a_file_is_moved_to_the_table_before_another_try_of_its_delivery_or_not_at_all",
+        ),
+    ),
+    Bug(
+        name="ids in an order go through files, where skipped ones are not consumed",
+        file="spark_jobs/onceload_jobs/publish/named_rows.py",
+        correct=" or declared.producer.order is Order.ORDERED",
+        wrong="",
+        tests=(f"{OF_NAMED_FILES}::test_names_that_only_the_server_can_write_and_ids_in_order_need_the_table",),
+    ),
+    Bug(
+        name="numbers that name a producer are called as Arrow writes them",
+        file="spark_jobs/onceload_jobs/publish/named_rows.py",
+        correct="    return named.kind in _NAME_KINDS and not named.is_array",
+        wrong="    return not named.is_array",
+        tests=(f"{OF_NAMED_FILES}::test_names_that_only_the_server_can_write_and_ids_in_order_need_the_table",),
     ),
 )
 
@@ -3628,6 +3663,7 @@ BUGS = (
     *FAILOVER_BUGS,
     *ENGINE_BUGS,
     *SPOOL_BUGS,
+    *NAMED_FILE_BUGS,
     *EVENT_BUGS,
     *DRAFT_BUGS,
     *HANDBOOK_BUGS,

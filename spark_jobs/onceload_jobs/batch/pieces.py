@@ -1,6 +1,7 @@
 """The staged pieces, and what each proves when it is published."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -14,9 +15,11 @@ from onceload_core.ports import Advance, Claim, QuarantinedRecord
 from onceload_core.postgres.commit import check_held
 from onceload_core.postgres.connection import array, statements
 from onceload_core.spans import SpanSet
+from onceload_jobs.batch.named_file import KnownProducers, NamedFile, NeedsTable, known_producers, read_named_file
 from onceload_jobs.batch.spool import write_file
 from onceload_jobs.batch.stage import OPENED, Stage, StageLost, still_there
 from onceload_jobs.files.notes import Note
+from onceload_jobs.pipeline.declared import RecordProducer
 from onceload_jobs.read.new_content import NewContent
 from onceload_jobs.write.binary_copy import encoded
 from onceload_jobs.write.codec import decode, encode
@@ -81,7 +84,11 @@ def stage_piece(
     engine: Engine, stage: Stage, piece: StagedPiece, rows: pa.Table, *, writer: Writer, claim: Claim
 ) -> None:
     """Stage a piece and its rows, unless this try already did and the answer was lost."""
-    piece = replace(piece, file=written_file(stage, rows, writer))
+    if stage.producer is None:
+        file = written_file(stage, rows, writer)
+    else:
+        file = _written_named_file(engine, stage, rows, writer, stage.producer, pipeline=claim.session.pipeline)
+    piece = replace(piece, file=file)
     with engine.connect() as connection, connection.begin() as transaction:
         if not insert_piece(connection, stage, piece):
             transaction.rollback()
@@ -91,14 +98,33 @@ def stage_piece(
         check_held(connection, claim)
 
 
-def written_file(stage: Stage, rows: pa.Table, writer: Writer) -> str | None:
-    """Write rows to a file, unless they need the table: for added columns, or because the disk is full."""
+def written_file(stage: Stage, rows: pa.Table, writer: Writer, *, known: KnownProducers | None = None) -> str | None:
+    """Write rows to a file, unless they need the table: for added columns or repeated ids, or if the disk is full."""
     if stage.spool is None or not rows.num_rows or writer.added:
         return None
-    try:
-        return write_file(stage.spool, encoded(rows, writer.columns, names=stage.in_files))
-    except OSError:
-        return None
+    with suppress(OSError, NeedsTable):
+        if known is None:
+            return write_file(stage.spool, encoded(rows, writer.columns, names=stage.in_files))
+        return write_file(stage.spool, NamedFile.of(rows, known).encoded())
+    return None
+
+
+def _written_named_file(
+    engine: Engine, stage: Stage, rows: pa.Table, writer: Writer, producer: RecordProducer, *, pipeline: str
+) -> str | None:
+    """Write rows that name their producer to a file, unless rows of other pieces already need the table."""
+    with still_there(stage), engine.begin() as connection:
+        if _run(connection, stage, "is_in_table").scalar_one():
+            return None
+    return written_file(stage, rows, writer, known=known_producers(engine, pipeline, stage, producer))
+
+
+def move_to_table(engine: Engine, stage: Stage, file: str) -> None:
+    """Copy the rows of a file into the table of the stage, unless they are there, or their piece is gone."""
+    with still_there(stage), engine.begin() as connection:
+        # Another try of its delivery waits for this, and then deletes these rows.
+        if _run(connection, stage, "forget_file", {"file": file}).rowcount:
+            stage.writer.write(connection, read_named_file(stage.spool or "", file).rows)
 
 
 def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
@@ -144,8 +170,8 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     return rows[1:]
 
 
-def staged_files(connection: Connection, stage: Stage) -> set[str]:
-    """The files of the pieces that are staged now."""
+def staged_files(connection: Connection, stage: Stage) -> set[str | None]:
+    """The files of the pieces that are staged now; with None if some rows are in the table."""
     return set(_run(connection, stage, "files").scalars())
 
 

@@ -18,7 +18,14 @@ INSERT INTO {pieces} VALUES (:delivery, :number, :is_last, :rows, :bytes, :recor
 SELECT * FROM {pieces} ORDER BY delivery, number;
 
 -- name: files
-SELECT file FROM {pieces} WHERE file IS NOT NULL;
+-- Pieces with rows and without a file have them in the table.
+SELECT DISTINCT file FROM {pieces} WHERE file IS NOT NULL OR rows > 0;
+
+-- name: is_in_table
+SELECT EXISTS (SELECT FROM {pieces} WHERE file IS NULL AND rows > 0);
+
+-- name: forget_file
+UPDATE {pieces} SET file = NULL WHERE file = :file;
 
 -- name: write_publish_input
 UPDATE {pieces} SET proof = :encoded WHERE delivery = {opened};

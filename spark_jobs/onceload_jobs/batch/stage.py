@@ -26,7 +26,7 @@ from onceload_core.errors import CallAgain
 from onceload_core.events import event
 from onceload_core.postgres.connection import first_line, sqlstate, statements
 from onceload_jobs.pipeline.columns import LINEAGE, Column
-from onceload_jobs.pipeline.declared import Target
+from onceload_jobs.pipeline.declared import RecordProducer, Target
 from onceload_jobs.write.binary_copy import copied_as, needs_cast
 from onceload_jobs.write.sql import filled, quoted, run, table_name
 from onceload_jobs.write.target import check_copy, columns_there
@@ -68,6 +68,8 @@ class Stage:
     spool: str | None = None
     #: The columns in those files, which are those of the target.
     in_files: tuple[str, ...] = ()
+    #: Those files have records that name this producer, and are not in the format of COPY.
+    producer: RecordProducer | None = None
 
     @classmethod
     def called(cls, name: str, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> "Stage":

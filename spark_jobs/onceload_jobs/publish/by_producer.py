@@ -12,10 +12,11 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import CONCURRENT_CHANGE, statements
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.named_file import GENERATION
 from onceload_jobs.batch.stage import Stage
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.pipeline.declared import RecordProducer
-from onceload_jobs.publish.register_named import GENERATION, Naming, register_named
+from onceload_jobs.publish.register_named import Naming, register_named
 from onceload_jobs.publish.source import RowSource, position_of
 from onceload_jobs.write.sql import Sql, filled, listed, quoted
 from onceload_jobs.write.target import undeclared_columns

@@ -2,10 +2,12 @@
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import psycopg2.extensions
@@ -13,9 +15,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.pieces import staged_files
+from onceload_jobs.batch.named_file import NeedsTable
+from onceload_jobs.batch.pieces import StagedPiece, move_to_table, staged_files
 from onceload_jobs.batch.spool import read_file
 from onceload_jobs.batch.stage import Stage
+from onceload_jobs.publish.named_rows import NamedRows
 from onceload_jobs.publish.postgres_transform import transform_file, transform_table
 from onceload_jobs.write.binary_copy import copy_encoded
 from onceload_jobs.write.target import Written
@@ -39,6 +43,8 @@ class OpenTransaction:
     copied: dict[str, int] = field(default_factory=dict)
     #: How many rows of a transform it has made of the records of each file that was loaded.
     made: Counter[int | None] = field(default_factory=Counter)
+    #: The table of what the files consume, if their records name a producer.
+    offered: str | None = None
 
     @classmethod
     def begin(cls, engine: Engine, job: Job, stage: Stage) -> "OpenTransaction":
@@ -50,8 +56,7 @@ class OpenTransaction:
             raise
         return cls(job=job, stage=stage, connection=connection, written=written)
 
-    def copy(self, file: str) -> None:
-        rows = read_file(self.stage.spool or "", file)
+    def copy(self, file: str, rows: Iterator[bytes]) -> None:
         if self.job.is_by_record:
             self._note(file, transform_file(self.connection, self.job, self.stage, rows))
         else:
@@ -61,7 +66,7 @@ class OpenTransaction:
     def transform_rest(self, files: Sequence[str]) -> None:
         """Transform the records of all other files, and of the pieces without one."""
         for file in set(files) - self.copied.keys():
-            self.copy(file)
+            self.copy(file, read_file(self.stage.spool or "", file))
         in_table = self.stage.of_records(self.job.columns).rows
         self._note("", transform_table(self.connection, self.job, in_table))
 
@@ -80,18 +85,22 @@ class EarlyCopy:
 
     def __init__(self, engine: Engine, job: Job, stage: Stage) -> None:
         self._engine, self._job, self._stage = engine, job, stage
+        self._named = NamedRows(engine, job, stage, stage.producer) if stage.producer else None
         self._transaction: OpenTransaction | None = None
         self._is_whole = False
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._copy, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
-    def take(self, files: Sequence[str]) -> OpenTransaction | None:
-        """Its transaction, if it has copied nothing but these files: a piece may have been staged again."""
+    def take(self, pieces: Sequence[StagedPiece]) -> OpenTransaction | None:
+        """Its transaction, if it has copied nothing but files of these pieces: a piece may have been staged again."""
         self._is_over.set()
         self._thread.join()
-        if self._transaction and self._is_whole and self._transaction.copied.keys() <= set(files):
-            return self._transaction
+        files = {piece.file for piece in pieces if piece.file}
+        transaction, named = self._transaction, self._named
+        is_of_batch = transaction is not None and self._is_whole and transaction.copied.keys() <= files
+        if transaction and is_of_batch and (named is None or self._offers(named, transaction, pieces)):
+            return transaction
         # Another transaction would wait for it where both write the same key.
         self.close()
         return None
@@ -103,6 +112,9 @@ class EarlyCopy:
             with suppress(DBAPIError, psycopg2.Error):
                 cast(psycopg2.extensions.connection, self._transaction.connection.connection.dbapi_connection).cancel()
         self._thread.join()
+        self._roll_back()
+
+    def _roll_back(self) -> None:
         if self._transaction is not None:
             self._transaction.close()
             self._transaction = None
@@ -110,19 +122,67 @@ class EarlyCopy:
     def _copy(self) -> None:
         try:
             self._transaction = transaction = OpenTransaction.begin(self._engine, self._job, self._stage)
-            pause_s = _LOOKS_EVERY_S
-            while not self._is_over.wait(pause_s):
-                started = time.monotonic()
-                new = staged_files(transaction.connection, self._stage) - transaction.copied.keys()
-                # With thousands of pieces, looking takes longer.
-                pause_s = max(_LOOKS_EVERY_S, (time.monotonic() - started) / _LOOKS_SHARE)
-                self._copy_all(transaction, new)
-            self._is_whole = True
+            try:
+                self._watch(transaction.connection, partial(self._copy_all, transaction, is_over=self._is_over.is_set))
+            except NeedsTable:
+                self._roll_back()
+                with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                    self._watch(connection, self._move_all)
+            else:
+                self._is_whole = True
         except Exception:  # noqa: BLE001, S110 - publishing finds the same error, or has none.
             pass
 
-    def _copy_all(self, transaction: OpenTransaction, files: Iterable[str]) -> None:
+    def _watch(self, connection: Connection, take: Callable[[set[str | None]], None]) -> None:
+        """Pass on the files that sessions have finished, until all are staged."""
+        pause_s, taken = _LOOKS_EVERY_S, set[str | None]()
+        while not self._is_over.wait(pause_s):
+            started = time.monotonic()
+            new = staged_files(connection, self._stage) - taken
+            # With thousands of pieces, looking takes longer.
+            pause_s = max(_LOOKS_EVERY_S, (time.monotonic() - started) / _LOOKS_SHARE)
+            take(new)
+            taken |= new
+
+    def _copy_all(
+        self, transaction: OpenTransaction, files: Iterable[str | None], *, is_over: Callable[[], bool]
+    ) -> None:
+        """Copy files. Another thread prepares the next one in the meantime."""
+        prepare = self._named.encoded if self._named else partial(read_file, self._stage.spool or "")
+        ahead = deque[tuple[str, Future[Iterator[bytes]]]]()
+
+        def copy_first() -> None:
+            file, rows = ahead.popleft()
+            transaction.copy(file, rows.result())
+
+        with ThreadPoolExecutor(max_workers=1) as another:
+            for file in files:
+                if is_over():
+                    break
+                if file is not None:
+                    ahead.append((file, another.submit(prepare, file)))
+                elif self._named:
+                    raise NeedsTable
+                if len(ahead) > 1:
+                    copy_first()
+            while ahead:
+                copy_first()
+
+    def _move_all(self, files: Iterable[str | None]) -> None:
         for file in files:
             if self._is_over.is_set():
                 return
-            transaction.copy(file)
+            if file is not None:
+                move_to_table(self._engine, self._stage, file)
+
+    def _offers(self, named: NamedRows, transaction: OpenTransaction, pieces: Sequence[StagedPiece]) -> bool:
+        """Copy the files that are left, and collect what the records consume."""
+        if any(piece.rows and not piece.file for piece in pieces):
+            return False
+        try:
+            left = {piece.file for piece in pieces if piece.file} - transaction.copied.keys()
+            self._copy_all(transaction, left, is_over=lambda: False)
+            transaction.offered = named.offer()
+        except Exception:  # noqa: BLE001 - as above.
+            return False
+        return True

@@ -27,7 +27,7 @@ from onceload_core.postgres.connection import CONCURRENT_CHANGE, first_line, tra
 from onceload_core.replay import Condition, Counts
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, Replacement
-from onceload_jobs.batch.pieces import StagedPiece, advances_of, check_kept
+from onceload_jobs.batch.pieces import StagedPiece, advances_of, check_kept, move_to_table, staged_pieces
 from onceload_jobs.batch.spool import read_file
 from onceload_jobs.batch.stage import Stage, StageLost
 from onceload_jobs.files.notes import Note
@@ -135,15 +135,19 @@ def publish(
         return
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     patience, outcome = Patience(), _Outcome.TRY_AGAIN
-    transaction = early.take(totals.files) if early else None
+    transaction = early.take(pieces) if early else None
     with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
         while outcome is _Outcome.TRY_AGAIN:
             if job.is_by_record and stage.spool is not None:
                 transaction = patience.until_answered(_Transforming(engine, job, stage, totals, transaction))
                 totals = totals.with_made(transaction.made)
-            new = patience.until_answered(
-                partial(duplicate_filter.select_new, totals.advances, staged=totals.rows, in_files=totals.rows_of)
-            )
+            if stage.producer is not None and transaction is None:
+                stage, totals = patience.until_answered(partial(_moved_to_table, engine, job, stage))
+            if transaction is not None and transaction.offered is not None:
+                new = _all_new(stage, totals, transaction)
+            else:
+                select_new = partial(duplicate_filter.select_new, staged=totals.rows, in_files=totals.rows_of)
+                new = patience.until_answered(partial(select_new, totals.advances))
             commit = _commit_of(job, stage, totals, new, claim=claim, transaction=transaction)
             outcome = _try_to_commit(ledger, job, totals, commit, patience, transaction=transaction, early=early)
             # The transaction that has copied files early serves the first try, and ends with it.
@@ -216,6 +220,24 @@ class _Transforming:
                 transaction.close()
                 raise
         return transaction
+
+
+def _moved_to_table(engine: Engine, job: Job, stage: Stage) -> tuple[Stage, _BatchTotals]:
+    """The same batch with all rows in the table of its stage, where the server decides which of them are new."""
+    with translated(pipeline=job.declared.name, doing="staging rows"), _refusing_rows(job):
+        try:
+            for piece in staged_pieces(engine, stage):
+                if piece.file is not None:
+                    move_to_table(engine, stage, piece.file)
+        except FileNotFoundError as error:
+            raise StageLost(stage.name) from error
+        return replace(stage, spool=None, producer=None), _BatchTotals.of(job, staged_pieces(engine, stage))
+
+
+def _all_new(stage: Stage, totals: _BatchTotals, transaction: OpenTransaction) -> NewRows:
+    """All rows of the files that a transaction has copied. The producers that their records name consume them."""
+    advances = tuple(replace(each, rows=0) for each in totals.advances)
+    return NewRows(source=stage.rows, count=totals.rows, advances=advances, offered=transaction.offered)
 
 
 @contextmanager

@@ -11,13 +11,12 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import array, statements
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.batch.job import Job, TransformRefused
+from onceload_jobs.batch.named_file import GENERATION
 from onceload_jobs.pipeline.declared import RecordProducer
 from onceload_jobs.publish.source import WORK_MEMORY
 from onceload_jobs.write.sql import filled, literal, quoted, run
 
 SQL = statements("register_named.sql", package=__package__)
-#: Producers that records name have no later generations.
-GENERATION = 1
 #: A column of the target may have a collation in which different texts are equal.
 _BY_BYTES = 'COLLATE pg_catalog."C"'
 

@@ -27,6 +27,7 @@ from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.load.staged.overtaking import Overtaking, overtaking, sealed_ends
 from onceload_jobs.pipeline.declared import Declared, UnknownFields, Write
 from onceload_jobs.publish.early_copy import EarlyCopy
+from onceload_jobs.publish.named_rows import may_name_in_files
 from onceload_jobs.publish.postgres_transform import create_records, make_rows, may_transform_files
 from onceload_jobs.publish.publish import BatchIncomplete, half_read, publish
 from onceload_jobs.publish.replaced_rows import without_records
@@ -130,7 +131,7 @@ class StagedBatch:
         started = time.monotonic()
         with ExitStack() as staging, suppress(StageLost):
             # After a crash, old connections fail only now; their locks are gone with their stages.
-            stage = until_answered(partial(self._open_stage, staging, job))
+            stage = until_answered(partial(self._open_stage, staging, job, deliveries=len(bundles)))
             early = self._begin_to_copy(staging, job, stage)
             staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
             if staged.leaves_out:
@@ -148,24 +149,27 @@ class StagedBatch:
                 return staged
         return _Again.LOST
 
-    def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
+    def _open_stage(self, staging: ExitStack, job: Job, *, deliveries: int) -> Stage:
         with translated(pipeline=job.declared.name, doing="opening a stage"):
             target = job.declared.target
             stage = open_stage(self._context.engine, job.written, target, lineage=job.has_lineage)
             opened = staging.enter_context(stage)
             if self._declared.is_made_by_postgres:
                 create_records(self._context.engine, job, opened)
-        if not self._may_spool(job):
+        if not self._may_spool(job, deliveries=deliveries):
             return opened
         in_files = Writer.into_target(job.declared.target, job.written).names
         if self._declared.is_made_by_postgres:
             in_files = opened.of_records(job.columns).writer.names
-        return replace(opened, spool=staging.enter_context(open_spool()), in_files=tuple(in_files))
+        spool = staging.enter_context(open_spool())
+        return replace(opened, spool=spool, in_files=tuple(in_files), producer=self._declared.producer)
 
-    def _may_spool(self, job: Job) -> bool:
+    def _may_spool(self, job: Job, *, deliveries: int) -> bool:
         """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""
         declared = self._declared
-        needs_table = job.records_have_own_ids or declared.suite or needs_cast(job.written)
+        needs_table = declared.message_id or declared.suite or needs_cast(job.written)
+        if declared.producer and not (may_name_in_files(job, deliveries=deliveries) and self._may_copy_early(job)):
+            return False
         if declared.is_made_by_postgres and not may_transform_files(job):
             return False
         return (
@@ -177,14 +181,18 @@ class StagedBatch:
         )
 
     def _begin_to_copy(self, staging: ExitStack, job: Job, stage: Stage) -> EarlyCopy | None:
-        """Copy files while others are staged, unless rows are deleted or columns added before them.
-
-        Which files of a transform count is known only at its end.
-        """
-        adds = self._declared.unknown_fields is UnknownFields.ADD
-        if stage.spool is None or job.replaced or adds or self._declared.needs_spark:
+        """Copy files while others are staged."""
+        if stage.spool is None or not self._may_copy_early(job):
             return None
         return staging.enter_context(closing(EarlyCopy(self._context.engine, job, stage)))
+
+    def _may_copy_early(self, job: Job) -> bool:
+        """Unless rows are deleted or columns added before them.
+
+        Which files of a transform in Spark count is known only at its end.
+        """
+        adds = self._declared.unknown_fields is UnknownFields.ADD
+        return not (job.replaced or adds or self._declared.needs_spark)
 
     def _stage(self, job: Job, stage: Stage, bundles: Sequence[Bundle], claim: Claim) -> _Staged:
         notes = self._let_sessions_stage(job, stage, bundles, claim)

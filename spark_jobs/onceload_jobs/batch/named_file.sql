@@ -1,0 +1,17 @@
+-- name: create_names
+-- The names have the collation of those in the ledger, which sorts their index.
+DROP TABLE IF EXISTS {names};
+CREATE UNLOGGED TABLE {names} (number bigint NOT NULL, name text NOT NULL);
+
+-- name: look_up
+-- Of the registered names: their numbers, their ids, and the ends of what each has consumed.
+-- LIMIT makes it one search of the index for each name, however many producers there are, and without statistics.
+SELECT array_agg(names.number) AS numbers, array_agg(known.producer_id) AS ids,
+       array_agg(coalesce(upper(known.consumed), 0)) AS ends, count(known.fingerprint) AS names_of_files
+  FROM {names} AS names
+  JOIN onceload.pipeline ON pipeline.name = :pipeline
+ CROSS JOIN LATERAL (
+       SELECT producer_id, consumed, fingerprint FROM onceload.producer
+        WHERE producer.pipeline_id = pipeline.pipeline_id AND producer.name = names.name
+          AND producer.generation = :generation
+        LIMIT 1) AS known;

@@ -1,0 +1,76 @@
+"""Rows in files that have the ids of the producers that their records name, and the proof of what they consume."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import Engine
+
+from onceload_core.postgres.connection import statements
+from onceload_core.verdicts import Order
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.named_file import Runs, read_named_file
+from onceload_jobs.batch.stage import Stage
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column, ColumnType, Kind
+from onceload_jobs.pipeline.declared import RecordProducer
+from onceload_jobs.publish.source import WORK_MEMORY
+from onceload_jobs.write.binary_copy import copy_in, encoded
+from onceload_jobs.write.sql import filled, run
+from onceload_jobs.write.writer import Writer
+
+SQL = statements("named_rows.sql", package=__package__)
+_RUNS = tuple(Column(name=name, type=ColumnType(kind=Kind.BIGINT)) for name in ("producer_id", "first", "end"))
+#: For other types, the text of a value on the server may differ from that in Arrow.
+_NAME_KINDS = frozenset({Kind.TEXT, Kind.VARCHAR})
+#: How many runs are kept before those that follow each other are joined, which also finds repeated ids.
+_RUNS_MAX = 500_000
+
+
+def may_name_in_files(job: Job, *, deliveries: int) -> bool:
+    """Whether sessions may give the rows of a batch the ids of the producers that their records name.
+
+    It pays off only if files are copied while other deliveries are staged.
+    """
+    declared = job.declared
+    if deliveries < 2:
+        return False
+    if declared.producer is None or declared.producer.order is Order.ORDERED or declared.transform is not None:
+        return False
+    (named,) = (column.type for column in job.written if column.name == declared.producer.name)
+    return named.kind in _NAME_KINDS and not named.is_array
+
+
+class NamedRows:
+    """The rows of one batch, and what they consume."""
+
+    def __init__(self, engine: Engine, job: Job, stage: Stage, producer: RecordProducer) -> None:
+        self._engine, self._stage, self._sequence = engine, stage, producer.sequence
+        self._target = Writer.into_target(job.declared.target, job.written)
+        self._consumed: list[Runs] = []
+        self._runs_max = _RUNS_MAX
+
+    def encoded(self, file: str) -> Iterator[bytes]:
+        """The rows of a file in the format of COPY; each file once."""
+        content = read_named_file(self._stage.spool or "", file)
+        self._consumed.append(content.runs)
+        if sum(map(len, self._consumed)) > self._runs_max:
+            self._consumed = [Runs.of_all(self._consumed)]
+            self._runs_max = max(_RUNS_MAX, 2 * len(self._consumed[0]))
+        rows, sequence = content.rows, content.rows.column(self._sequence).cast(pa.int64())
+        for name, values in ((PRODUCER_ID, content.ids), (SEQUENCE, sequence)):
+            rows = rows.set_column(rows.schema.get_field_index(name), name, values)
+        return encoded(rows, self._target.columns, names=self._target.names)
+
+    def offer(self) -> str:
+        """Collect the advance of each producer, and return the table with all of them, quoted for SQL."""
+        runs = Runs.of_all(self._consumed)
+        are_single = not np.any(runs.producers[1:] == runs.producers[:-1])
+        columns = pa.table([runs.producers, runs.firsts, runs.ends], names=[column.name for column in _RUNS])
+        table, offered = self._stage.beside("runs"), self._stage.beside("offered early")
+        with self._engine.begin() as connection:
+            run(connection, WORK_MEMORY)
+            connection.execute(filled(SQL["create_runs"], runs=table))
+            copy_in(connection, columns, table=table, names=columns.column_names, columns=_RUNS)
+            connection.execute(filled(SQL["offer_single" if are_single else "offer"], runs=table, offered=offered))
+            connection.execute(filled(SQL["analyze"], offered=offered))
+        return offered
