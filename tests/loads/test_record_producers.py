@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,16 +18,14 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.quarantine import Selection, choose
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order, judge, settled
-from onceload_jobs.batch.job import Job
 from onceload_jobs.load.settings import new_batch
-from onceload_jobs.load.staged import staged_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
-from onceload_jobs.publish.named_rows import may_name_in_files
 from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads
+from tests.loads.small_batches import small_batches_in_files
 from tests.servers import execute
 
 COLUMNS = {"device": "text", "seq": "bigint", "amount": "numeric(12,2)"}
@@ -43,17 +41,12 @@ def publish():
 
 
 @pytest.fixture(params=["any", "any, in files", "ordered"])
-def devices(loads: Loads, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Loads:
+def devices(loads: Loads, request: pytest.FixtureRequest) -> Iterator[Loads]:
     """The rows of a large batch go through files, as long as all ids are new."""
     order, *in_files = request.param.split(", ")
-    if in_files:
-        monkeypatch.setattr(staged_batch, "may_name_in_files", _as_of_a_large_batch)
     loads.declared = with_devices(loads.declared, Order(order))
-    return loads
-
-
-def _as_of_a_large_batch(job: Job, *, deliveries: int) -> bool:
-    return may_name_in_files(job, deliveries=deliveries + 1)
+    with small_batches_in_files() if in_files else nullcontext():
+        yield loads
 
 
 def with_devices(declared: Declared, order: Order) -> Declared:

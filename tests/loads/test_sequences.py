@@ -70,6 +70,7 @@ from tests.loads.operations import (
     Truncate,
     Verify,
 )
+from tests.loads.small_batches import small_batches_in_files
 from tests.servers import execute, temporary_database
 from tests.waiting import until
 
@@ -410,7 +411,8 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
 def listening() -> Iterator[None]:
     engine_event.listen(Engine, "before_cursor_execute", _say)
     engine_event.listen(Engine, "commit", _commit)
-    yield
+    with small_batches_in_files():
+        yield
     engine_event.remove(Engine, "before_cursor_execute", _say)
     engine_event.remove(Engine, "commit", _commit)
 

@@ -20,6 +20,8 @@ from onceload_jobs.write.writer import Writer
 
 SQL = statements("named_rows.sql", package=__package__)
 _RUNS = tuple(Column(name=name, type=ColumnType(kind=Kind.BIGINT)) for name in ("producer_id", "first", "end"))
+#: It pays off only if files are copied while other deliveries are staged.
+DELIVERIES_MIN = 2
 #: For other types, the text of a value on the server may differ from that in Arrow.
 _NAME_KINDS = frozenset({Kind.TEXT, Kind.VARCHAR})
 #: How many runs are kept before those that follow each other are joined, which also finds repeated ids.
@@ -27,12 +29,9 @@ _RUNS_MAX = 500_000
 
 
 def may_name_in_files(job: Job, *, deliveries: int) -> bool:
-    """Whether sessions may give the rows of a batch the ids of the producers that their records name.
-
-    It pays off only if files are copied while other deliveries are staged.
-    """
+    """Whether sessions may give the rows of a batch the ids of the producers that their records name."""
     declared = job.declared
-    if deliveries < 2:
+    if deliveries < DELIVERIES_MIN:
         return False
     if declared.producer is None or declared.producer.order is Order.ORDERED or declared.transform is not None:
         return False

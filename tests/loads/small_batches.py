@@ -1,0 +1,16 @@
+"""Small batches of records that name their producer, on the way of large ones."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from onceload_jobs.publish import named_rows
+
+
+@contextmanager
+def small_batches_in_files() -> Iterator[None]:
+    """Otherwise only batches of several deliveries go through files."""
+    before, named_rows.DELIVERIES_MIN = named_rows.DELIVERIES_MIN, 1
+    try:
+        yield
+    finally:
+        named_rows.DELIVERIES_MIN = before
