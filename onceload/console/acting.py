@@ -1,20 +1,25 @@
-"""The two pages of each action: the question, and the answer. A form that another site has forged is refused."""
+"""The two pages of each action: the question, and the answer. A form that another site has forged is refused.
+
+The form leads to the answer by a redirect, so that a reload does not send it again.
+"""
 
 import hmac
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
-from onceload.console.access import Access
+from onceload.console.access import Access, Link
 from onceload.console.actions import deliveries, jobs, pausing, quarantine
-from onceload.console.actions.asking import Action, Asked
+from onceload.console.actions.asking import Action, Answer, Asked
 from onceload.console.parameters import Name, may_see
-from onceload.console.rendering import rendered
+from onceload.console.rendering import query, rendered
 from onceload.console.watching import Watch
 
 ACTIONS: Mapping[str, Action] = {
@@ -32,7 +37,7 @@ ACTIONS: Mapping[str, Action] = {
     "snapshot": jobs.SNAPSHOT,
 }
 _FORM_BYTES_MAX = 2**20
-_TOKEN = "token"  # noqa: S105 - a name.
+TOKEN = "token"  # noqa: S105 - a name.
 
 
 class Acting:
@@ -48,7 +53,8 @@ class Acting:
         needed = [Depends(self._access.authenticate), Depends(may_see(self._access)), Depends(may_act)]
         for name, action in ACTIONS.items():
             app.get(f"/{name}", dependencies=needed, response_class=HTMLResponse)(self._question(name, action))
-            app.post(f"/{name}", dependencies=needed, response_class=HTMLResponse)(self._answer(action))
+            app.post(f"/{name}", dependencies=needed)(self._answer(action))
+        app.get("/answer", dependencies=needed[:2], response_class=HTMLResponse)(self._show_answer)
 
     def _question(self, name: str, action: Action) -> Callable[..., str]:
         def ask(request: Request, pipeline: Name) -> str:
@@ -56,7 +62,7 @@ class Acting:
             values = {key: value for key, value in request.query_params.items() if key != "seen"}
             with self._asked(request, pipeline, values) as asked:
                 question = action.ask(asked)
-            hidden = {**values, _TOKEN: self._token(request, pipeline)}
+            hidden = {**values, TOKEN: self._sealed(request, pipeline)}
             if question.seen is not None:
                 hidden["seen"] = str(question.seen)
             if question.field:
@@ -66,18 +72,27 @@ class Acting:
 
         return ask
 
-    def _answer(self, action: Action) -> Callable[..., str]:
-        def do(request: Request, pipeline: Name, form: Annotated[dict[str, str], Depends(_form)]) -> str:
-            if not hmac.compare_digest(form.pop(_TOKEN, "").encode(), self._token(request, pipeline).encode()):
+    def _answer(self, action: Action) -> Callable[..., RedirectResponse]:
+        def do(request: Request, pipeline: Name, form: Annotated[dict[str, str], Depends(form_of)]) -> RedirectResponse:
+            if not self._is_sealed(request, form.pop(TOKEN, ""), pipeline):
                 message = (
                     "this form has expired, or another site sent it. Nothing was changed. Reload the page and try again"
                 )
                 raise HTTPException(HTTPStatus.FORBIDDEN, message)
             with self._asked(request, pipeline, form) as asked:
-                answer = action.do(asked)
-            return rendered("answer.html", {"access": self._access, "pipeline": pipeline, "answer": answer})
+                said = json.dumps(asdict(action.do(asked)))
+            address = query(pipeline=pipeline, said=said, seal=self._sealed(request, pipeline, said))
+            return RedirectResponse(f"answer?{address}", status_code=HTTPStatus.SEE_OTHER)
 
         return do
+
+    def _show_answer(self, request: Request, pipeline: Name, said: str, seal: str) -> str:
+        # A page that anyone could write an address for could say anything.
+        if not self._is_sealed(request, seal, pipeline, said):
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this answer is not one that this console gave you")
+        given = json.loads(said)
+        answer = Answer(sentences=tuple(given["sentences"]), link=Link(**given["link"]))
+        return rendered("answer.html", {"access": self._access, "pipeline": pipeline, "answer": answer})
 
     @contextmanager
     def _asked(self, request: Request, pipeline: str, values: Mapping[str, str]) -> Iterator[Asked]:
@@ -88,12 +103,16 @@ class Acting:
         with self._access.opened() as engine:
             yield Asked(self._access, request, engine, pipeline, values, described)
 
-    def _token(self, request: Request, pipeline: str) -> str:
-        of_whom = f"{self._access.user(request)}\n{pipeline}".encode()
+    def _sealed(self, request: Request, *texts: str) -> str:
+        """What only this console can write for this user: a proof that it has shown them these texts."""
+        of_whom = "\0".join((self._access.identity(request), *texts)).encode()
         return hmac.new(self._access.secret, of_whom, "sha256").hexdigest()
 
+    def _is_sealed(self, request: Request, seal: str, *texts: str) -> bool:
+        return hmac.compare_digest(seal.encode(), self._sealed(request, *texts).encode())
 
-async def _form(request: Request) -> dict[str, str]:
+
+async def form_of(request: Request) -> dict[str, str]:
     body = b""
     async for part in request.stream():
         body += part

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from onceload.console.access import Access
-from onceload.console.acting import Acting
+from onceload.console.acting import Acting, form_of
 from onceload.console.pages import Pages
 from onceload.console.parameters import may_see
 from onceload.console.rendering import rendered, static
@@ -100,13 +100,20 @@ async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[
     return response
 
 
-def _refused(access: Access) -> Callable[[Request, StarletteHTTPException], Response]:
-    """A request without a login leads to the login; others get a page."""
+def _refused(access: Access) -> Callable[[Request, StarletteHTTPException], Awaitable[Response]]:
+    """A request without a login leads to the login; others get a page. A form keeps what was filled in."""
 
-    def handle(request: Request, error: StarletteHTTPException) -> Response:
-        if error.status_code == HTTPStatus.UNAUTHORIZED and (login := access.login(request)):
+    async def handle(request: Request, error: StarletteHTTPException) -> Response:
+        if error.status_code != HTTPStatus.UNAUTHORIZED or not (login := access.login(request)):
+            return _error(error.status_code, str(error.detail))
+        if request.method == "GET":
             return RedirectResponse(login, status_code=HTTPStatus.SEE_OTHER)
-        return _error(error.status_code, str(error.detail))
+        try:
+            form = await form_of(request)
+        except StarletteHTTPException as refused:
+            return _error(refused.status_code, str(refused.detail))
+        shown = {"login": login, "address": request.url.query, "hidden": form, "tab": None}
+        return HTMLResponse(rendered("login.html", shown), status_code=HTTPStatus.UNAUTHORIZED)
 
     return handle
 

@@ -75,6 +75,9 @@ class TokenAccess:
         del request
         return user_name()
 
+    def identity(self, request: Request) -> str:
+        return self.user(request)
+
     def start(self, request: Request, job: Job, described: Described | None) -> Link:
         if described is None:
             raise no_pipeline_file(job.pipeline)

@@ -96,6 +96,9 @@ class AirflowAccess:
     def user(self, request: Request) -> str:
         return str(request.state.user.get_name())
 
+    def identity(self, request: Request) -> str:
+        return str(request.state.user.get_id())
+
     @property
     def secret(self) -> bytes:
         return hashlib.sha256(f"onceload console {conf.get('api', 'secret_key')}".encode()).digest()
@@ -130,7 +133,9 @@ class AirflowAccess:
 
     def login(self, request: Request) -> str | None:
         # Without the host: behind a proxy, this process does not know it.
-        return str(get_auth_manager().get_url_login(next_url=f"{request.url.path}?{request.url.query}".rstrip("?")))
+        here = f"{request.url.path}?{request.url.query}".rstrip("?")
+        back = here if request.method == "GET" else f"{request.scope.get('root_path', '')}/"
+        return str(get_auth_manager().get_url_login(next_url=back))
 
     def run(self, dag_id: str, run_id: str) -> Link | None:
         return Link(

@@ -28,7 +28,8 @@ class SomeRights(SimpleAuthManager):
     def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
         return method in MAY.get(user.username, ()) and details is not None and details.id == "ingest__ours"
 """
-#: Logs users in, and sends requests as each: (user, method, path, form), of which {token} is that user's for `ours`.
+#: Logs users in, and sends requests as each: (user, method, path, form). A form may name the token of a user, and a
+#: path where the last answer led.
 _ASK = """
 import json, os, re
 from html import unescape
@@ -45,7 +46,9 @@ def send(user, method, path, form):
         jwt = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=user, role="viewer"))
         headers = {"Authorization": f"Bearer {jwt}"}
     form = {name: value.format(**tokens) for name, value in form.items()}
+    path = path.replace("{last}", tokens.get("last", ""))
     answer = client.request(method, "/onceload" + path, headers=headers, data=form or None)
+    tokens["last"] = answer.headers.get("location", tokens.get("last", ""))
     for token in re.findall(r'name="token" value="(.*?)"', answer.text):
         tokens[user] = unescape(token)
     return answer.status_code, answer.headers.get("location", ""), answer.text
@@ -120,6 +123,31 @@ def test_rights_in_airflow_are_those_of_the_console(airflow, dsn):
     assert (seen[1], seen[3]) == ((False, False), (True, False))
     assert "no right to start the DAG backfill" in found[-1][2]
     assert execute(dsn, "SELECT state, count(*) FROM onceload.quarantine GROUP BY state") == before
+
+
+def test_a_form_outlives_a_login_and_its_answer_is_shown_to_its_user_alone(airflow, dsn):
+    words = "'late' & <b>"
+    asked = [
+        ("operator", "GET", "/pause?pipeline=ours", {}),
+        (None, "POST", "/pause?pipeline=ours", {"why": words, "token": "{operator}"}),
+        ("operator", "POST", "/pause?pipeline=ours", {"why": words, "token": "{operator}"}),
+        ("operator", "GET", "/{last}", {}),
+        ("colleague", "GET", "/{last}", {}),
+        ("operator", "GET", "/{last}0", {}),
+        ("operator", "GET", "/{last}&pipeline=theirs", {}),
+    ]
+
+    found = answers(airflow, asked)
+
+    assert [code for code, _, _ in found] == [200, 401, 303, 200, 403, 403, 403]
+    expired = found[1][2]
+    assert "/auth/login" in expired
+    assert '<input type="hidden" name="why" value="&#39;late&#39; &amp; &lt;b&gt;">' in expired
+    assert found[2][1].startswith("answer?")
+    assert "paused" in found[3][2]
+    assert execute(dsn, "SELECT name, pause_reason, paused_by FROM onceload.pipeline WHERE paused_at IS NOT NULL") == [
+        ("ours", words, "operator")
+    ]
 
 
 def test_a_database_that_is_away_is_a_page_with_what_to_do(airflow):

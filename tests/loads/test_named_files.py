@@ -178,8 +178,8 @@ def test_a_producer_that_is_forgotten_before_the_commit_loses_nothing(loads, mon
     loads.declared = replace(loads.declared, pipeline=forgetting)
     offer, forgotten = named_rows.NamedRows.offer, []
 
-    def offer_late(self: named_rows.NamedRows) -> str:
-        offered = offer(self)
+    def offer_late(self: named_rows.NamedRows, connection: Any, **more: Any) -> str:
+        offered = offer(self, connection, **more)
         execute(loads.admin_dsn, "UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name = 'device=a'")
         forgotten.extend(loads.ledger.forget_idle("events"))
         return offered
@@ -193,7 +193,7 @@ def test_a_producer_that_is_forgotten_before_the_commit_loses_nothing(loads, mon
 
 
 def test_more_names_than_fit_into_memory_need_the_table(loads, monkeypatch, decided):
-    monkeypatch.setattr(named_file, "_NAMES_MAX", 20)
+    monkeypatch.setattr(named_file, "_BYTES_MAX", 4_000)
     loads.write("1.jsonl", "".join(record(f"device {seq % 30}", seq) for seq in range(60)))
 
     assert loads.load().loaded == 60

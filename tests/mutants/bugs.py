@@ -3915,16 +3915,26 @@ BUGS = (
     Bug(
         name="the console takes forms of other sites",
         file="onceload/console/acting.py",
-        correct='if not hmac.compare_digest(form.pop(_TOKEN, "").encode(), self._token(request, pipeline).encode()):',
-        wrong='if not form.pop(_TOKEN, "none"):',
+        correct='if not self._is_sealed(request, form.pop(TOKEN, ""), pipeline):',
+        wrong='if not form.pop(TOKEN, "none"):',
         tests=(f"{OF_ACTIONS}::test_a_forged_form_changes_nothing",),
     ),
     Bug(
         name="a form of the console is good for every pipeline",
         file="onceload/console/acting.py",
-        correct='of_whom = f"{self._access.user(request)}\\n{pipeline}".encode()',
-        wrong="of_whom = self._access.user(request).encode()",
+        correct='of_whom = "\\0".join((self._access.identity(request), *texts)).encode()',
+        wrong="of_whom = self._access.identity(request).encode()",
         tests=(f"{OF_ACTIONS}::test_a_forged_form_changes_nothing",),
+    ),
+    Bug(
+        name="the console shows whatever answer an address has",
+        file="onceload/console/acting.py",
+        correct="        if not self._is_sealed(request, seal, pipeline, said):\n",
+        wrong="        if not seal:\n",
+        tests=(
+            "tests/console/test_answers.py"
+            "::test_a_reload_of_an_answer_sends_nothing_again_and_no_other_answer_is_shown",
+        ),
     ),
     Bug(
         name="the console fixes a record of a pipeline that the user has no right to change",

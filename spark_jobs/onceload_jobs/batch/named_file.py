@@ -6,6 +6,7 @@ or repeated needs the table of the stage, where the server decides about each ro
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Engine
 
+from onceload_core.errors import LimitReached, PipelineBusy
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import statements
 from onceload_jobs.batch.stage import Stage
@@ -37,14 +39,17 @@ _NEW_NAMES = (
     Column(name="number", type=ColumnType(kind=Kind.BIGINT)),
     Column(name="name", type=ColumnType(kind=Kind.TEXT)),
 )
-#: No producer has this id.
-_UNKNOWN = 0
-#: A bound for memory: a name takes about 200 bytes.
-_NAMES_MAX = 2_000_000
+#: A bound for the memory of names: their bytes, and about 200 more for each.
+_BYTES_MAX = 400 * 2**20
+_BYTES_PER_NAME = 200
 
 
 class NeedsTable(Exception):
-    """The server has to decide about each row: an id may be consumed or repeated, or a name is that of a file."""
+    """The server has to decide about each row.
+
+    An id may be consumed or repeated, a name is that of a file, there are too many names, or some rows are already in
+    the table.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +102,12 @@ class NamedFile:
 
     @classmethod
     def of(cls, rows: pa.Table, known: "KnownProducers") -> "NamedFile":
-        named = pa.concat_arrays(rows.column(known.producer.name).chunks).dictionary_encode()
-        numbers, sequence = named.indices.to_numpy(), rows.column(known.producer.sequence).cast(pa.int64()).to_numpy()
+        # All chunks have the same dictionary.
+        named = rows.column(known.producer.name).dictionary_encode()
+        numbers = np.concatenate([each.indices.to_numpy() for each in named.chunks])
+        sequence = rows.column(known.producer.sequence).cast(pa.int64()).to_numpy()
         runs = Runs.of_ids(numbers, sequence)
-        ids, ends = known.look_up(named.dictionary)
+        ids, ends = known.look_up(named.chunk(0).dictionary)
         if np.any(runs.firsts < ends[runs.producers]):
             raise NeedsTable
         runs = Runs(producers=ids[runs.producers], firsts=runs.firsts, ends=runs.ends)
@@ -134,6 +141,7 @@ class KnownProducers:
         self._table = stage.beside(f"names {token_hex(8)}")
         self._places: dict[str, int] = {}
         self._ids = self._ends = np.empty(0, np.int64)
+        self._bytes = 0
         #: Sessions may be threads of one process.
         self._alone = Lock()
 
@@ -148,40 +156,53 @@ class KnownProducers:
         places = np.fromiter(map(self._places.get, texts, repeat(-1)), np.int64, len(texts))
         new = np.flatnonzero(places < 0)
         if len(new):
-            places[new] = np.arange(len(self._places), len(self._places) + len(new))
+            places[new] = np.arange(len(self._ids), len(self._ids) + len(new))
             self._learn(pc.binary_join_element_wise(self.producer.prefix, names.take(pa.array(new)), ""))
             self._places.update(zip(map(texts.__getitem__, new.tolist()), places[new].tolist(), strict=True))
         return places
 
     def _learn(self, names: pa.Array) -> None:
-        """Look names up; those that are new are registered, in transactions of their own."""
-        if len(self._places) + len(names) > _NAMES_MAX:
+        """Look names up; those that are new are registered, in a transaction of their own."""
+        self._bytes += names.nbytes + _BYTES_PER_NAME * len(names)
+        if self._bytes > _BYTES_MAX:
             raise NeedsTable
-        ids, ends = self._find(names)
-        unknown = np.flatnonzero(ids == _UNKNOWN)
-        if len(unknown):
-            ids[unknown], ends[unknown] = self._find(names.take(pa.array(unknown)), is_registering=True)
-        if np.any(ids == _UNKNOWN):
+        self._write(names)
+        ids, ends = self._find(len(names))
+        if not ids.all():
+            # If there are too many, or another load holds the lock for long, that is for the publishing process.
+            with _needing_the_table():
+                PostgresLedger(self._engine).register_all(self._pipeline, self._table, generation=GENERATION)
+            ids, ends = self._find(len(names))
+        if not ids.all():
             # An idle producer may be deleted right after it was registered.
             raise NeedsTable
         self._ids, self._ends = np.append(self._ids, ids), np.append(self._ends, ends)
 
-    def _find(self, names: pa.Array, *, is_registering: bool = False) -> tuple[Numbers, Numbers]:
+    def _write(self, names: pa.Array) -> None:
         numbered = pa.table([np.arange(len(names)), names], names=[column.name for column in _NEW_NAMES])
         with self._engine.begin() as connection:
-            connection.execute(filled(SQL["create_names"], names=self._table))
+            connection.execute(filled(SQL["empty_names"], names=self._table))
             copy_in(connection, numbered, table=self._table, names=numbered.column_names, columns=_NEW_NAMES)
-        if is_registering:
-            PostgresLedger(self._engine).register_all(self._pipeline, self._table, generation=GENERATION)
+
+    def _find(self, count: int) -> tuple[Numbers, Numbers]:
+        """The id and the end of each name in the table, by its number; 0 stands for none."""
         with self._engine.begin() as connection:
             binds = {"pipeline": self._pipeline, "generation": GENERATION}
             found = connection.execute(filled(SQL["look_up"], names=self._table), binds).one()
         if found.names_of_files:
             raise NeedsTable
-        ids, ends = np.full(len(names), _UNKNOWN), np.zeros(len(names), np.int64)
+        ids, ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
         numbers = np.array(found.numbers or (), np.int64)
         ids[numbers], ends[numbers] = found.ids or (), found.ends or ()
         return ids, ends
+
+
+@contextmanager
+def _needing_the_table() -> Iterator[None]:
+    try:
+        yield
+    except (LimitReached, PipelineBusy) as error:
+        raise NeedsTable from error
 
 
 @lru_cache(maxsize=1)

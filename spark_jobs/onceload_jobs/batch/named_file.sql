@@ -1,7 +1,7 @@
--- name: create_names
+-- name: empty_names
 -- The names have the collation of those in the ledger, which sorts their index.
-DROP TABLE IF EXISTS {names};
-CREATE UNLOGGED TABLE {names} (number bigint NOT NULL, name text NOT NULL);
+CREATE UNLOGGED TABLE IF NOT EXISTS {names} (number bigint NOT NULL, name text NOT NULL);
+TRUNCATE {names};
 
 -- name: look_up
 -- Of the registered names: their numbers, their ids, and the ends of what each has consumed.

@@ -99,7 +99,7 @@ def stage_piece(
 
 
 def written_file(stage: Stage, rows: pa.Table, writer: Writer, *, known: KnownProducers | None = None) -> str | None:
-    """Write rows to a file, unless they need the table: for added columns or repeated ids, or if the disk is full."""
+    """Write rows to a file, unless they need the table: for added columns, or to decide, or if the disk is full."""
     if stage.spool is None or not rows.num_rows or writer.added:
         return None
     with suppress(OSError, NeedsTable):

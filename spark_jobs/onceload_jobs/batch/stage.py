@@ -68,7 +68,7 @@ class Stage:
     spool: str | None = None
     #: The columns in those files, which are those of the target.
     in_files: tuple[str, ...] = ()
-    #: Those files have records that name this producer, and are not in the format of COPY.
+    #: Those files have records that name this producer, and all columns of the stage, in Arrow's format.
     producer: RecordProducer | None = None
 
     @classmethod

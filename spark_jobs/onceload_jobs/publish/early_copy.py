@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +11,7 @@ from typing import cast
 
 import psycopg2.extensions
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.named_file import NeedsTable
@@ -43,20 +42,22 @@ class OpenTransaction:
     copied: dict[str, int] = field(default_factory=dict)
     #: How many rows of a transform it has made of the records of each file that was loaded.
     made: Counter[int | None] = field(default_factory=Counter)
-    #: The table of what the files consume, if their records name a producer.
+    #: If the records in the files name a producer: their rows, and in the end the table of what they consume.
+    named: NamedRows | None = None
     offered: str | None = None
 
     @classmethod
-    def begin(cls, engine: Engine, job: Job, stage: Stage) -> "OpenTransaction":
+    def begin(cls, engine: Engine, job: Job, stage: Stage, named: NamedRows | None = None) -> "OpenTransaction":
         connection = engine.connect()
         try:
             written = Writer.into_target(job.declared.target, job.written).counting(connection)
         except BaseException:
             connection.close()
             raise
-        return cls(job=job, stage=stage, connection=connection, written=written)
+        return cls(job=job, stage=stage, connection=connection, written=written, named=named)
 
-    def copy(self, file: str, rows: Iterator[bytes]) -> None:
+    def copy(self, file: str) -> None:
+        rows = self.named.encoded(file) if self.named else read_file(self.stage.spool or "", file)
         if self.job.is_by_record:
             self._note(file, transform_file(self.connection, self.job, self.stage, rows))
         else:
@@ -66,7 +67,7 @@ class OpenTransaction:
     def transform_rest(self, files: Sequence[str]) -> None:
         """Transform the records of all other files, and of the pieces without one."""
         for file in set(files) - self.copied.keys():
-            self.copy(file, read_file(self.stage.spool or "", file))
+            self.copy(file)
         in_table = self.stage.of_records(self.job.columns).rows
         self._note("", transform_table(self.connection, self.job, in_table))
 
@@ -81,11 +82,14 @@ class OpenTransaction:
 
 
 class EarlyCopy:
-    """A thread with a transaction. If anything fails, it is rolled back, and publishing starts from the beginning."""
+    """A thread with a transaction. If anything fails, it is rolled back, and publishing starts from the beginning.
+
+    Files whose records name a producer are then moved to the table of the stage.
+    """
 
     def __init__(self, engine: Engine, job: Job, stage: Stage) -> None:
         self._engine, self._job, self._stage = engine, job, stage
-        self._named = NamedRows(engine, job, stage, stage.producer) if stage.producer else None
+        self._named = NamedRows(job, stage, stage.producer) if stage.producer else None
         self._transaction: OpenTransaction | None = None
         self._is_whole = False
         self._is_over = threading.Event()
@@ -108,9 +112,11 @@ class EarlyCopy:
     def close(self) -> None:
         """Roll back what is not committed, also if it waits for the server."""
         self._is_over.set()
-        if self._thread.is_alive() and self._transaction is not None:
-            with suppress(DBAPIError, psycopg2.Error):
-                cast(psycopg2.extensions.connection, self._transaction.connection.connection.dbapi_connection).cancel()
+        transaction = self._transaction
+        if self._thread.is_alive() and transaction is not None:
+            # The thread may be closing it.
+            with suppress(DBAPIError, ResourceClosedError, psycopg2.Error):
+                cast(psycopg2.extensions.connection, transaction.connection.connection.dbapi_connection).cancel()
         self._thread.join()
         self._roll_back()
 
@@ -120,18 +126,17 @@ class EarlyCopy:
             self._transaction = None
 
     def _copy(self) -> None:
-        try:
-            self._transaction = transaction = OpenTransaction.begin(self._engine, self._job, self._stage)
-            try:
-                self._watch(transaction.connection, partial(self._copy_all, transaction, is_over=self._is_over.is_set))
-            except NeedsTable:
-                self._roll_back()
-                with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                    self._watch(connection, self._move_all)
-            else:
-                self._is_whole = True
-        except Exception:  # noqa: BLE001, S110 - publishing finds the same error, or has none.
-            pass
+        # Publishing finds the same errors, or has none.
+        with suppress(Exception):
+            self._transaction = transaction = OpenTransaction.begin(self._engine, self._job, self._stage, self._named)
+            self._watch(transaction.connection, partial(self._copy_all, transaction, is_over=self._is_over.is_set))
+            self._is_whole = True
+            return
+        if self._named is None:
+            return
+        self._roll_back()
+        with suppress(Exception), self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            self._watch(connection, self._move_all)
 
     def _watch(self, connection: Connection, take: Callable[[set[str | None]], None]) -> None:
         """Pass on the files that sessions have finished, until all are staged."""
@@ -147,26 +152,13 @@ class EarlyCopy:
     def _copy_all(
         self, transaction: OpenTransaction, files: Iterable[str | None], *, is_over: Callable[[], bool]
     ) -> None:
-        """Copy files. Another thread prepares the next one in the meantime."""
-        prepare = self._named.encoded if self._named else partial(read_file, self._stage.spool or "")
-        ahead = deque[tuple[str, Future[Iterator[bytes]]]]()
-
-        def copy_first() -> None:
-            file, rows = ahead.popleft()
-            transaction.copy(file, rows.result())
-
-        with ThreadPoolExecutor(max_workers=1) as another:
-            for file in files:
-                if is_over():
-                    break
-                if file is not None:
-                    ahead.append((file, another.submit(prepare, file)))
-                elif self._named:
-                    raise NeedsTable
-                if len(ahead) > 1:
-                    copy_first()
-            while ahead:
-                copy_first()
+        for file in files:
+            if is_over():
+                return
+            if file is not None:
+                transaction.copy(file)
+            elif self._named:
+                raise NeedsTable
 
     def _move_all(self, files: Iterable[str | None]) -> None:
         for file in files:
@@ -179,10 +171,11 @@ class EarlyCopy:
         """Copy the files that are left, and collect what the records consume."""
         if any(piece.rows and not piece.file for piece in pieces):
             return False
-        try:
-            left = {piece.file for piece in pieces if piece.file} - transaction.copied.keys()
+        left = {piece.file for piece in pieces if piece.file} - transaction.copied.keys()
+        files = [advance.producer_id for piece in pieces for advance in piece.advances]
+        # Publishing finds the same errors, or has none.
+        with suppress(Exception):
             self._copy_all(transaction, left, is_over=lambda: False)
-            transaction.offered = named.offer()
-        except Exception:  # noqa: BLE001 - as above.
-            return False
-        return True
+            rows = sum(piece.rows for piece in pieces)
+            transaction.offered = named.offer(transaction.connection, rows=rows, files=files)
+        return transaction.offered is not None

@@ -1,15 +1,17 @@
 """Rows in files that have the ids of the producers that their records name, and the proof of what they consume."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import Engine
+from sqlalchemy import Connection
 
+from onceload_core.names import ProducerId
+from onceload_core.pipeline import Guarantee
 from onceload_core.postgres.connection import statements
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.named_file import Runs, read_named_file
+from onceload_jobs.batch.named_file import NeedsTable, Runs, read_named_file
 from onceload_jobs.batch.stage import Stage
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import RecordProducer
@@ -26,6 +28,8 @@ DELIVERIES_MIN = 2
 _NAME_KINDS = frozenset({Kind.TEXT, Kind.VARCHAR})
 #: How many runs are kept before those that follow each other are joined, which also finds repeated ids.
 _RUNS_MAX = 500_000
+#: Joining needs several copies of them.
+_RUNS_IN_MEMORY_MAX = 8_000_000
 
 
 def may_name_in_files(job: Job, *, deliveries: int) -> bool:
@@ -35,6 +39,9 @@ def may_name_in_files(job: Job, *, deliveries: int) -> bool:
         return False
     if declared.producer is None or declared.producer.order is Order.ORDERED or declared.transform is not None:
         return False
+    # Otherwise the commit would not refuse what another load has consumed since the sessions have looked.
+    if declared.pipeline.guarantee is Guarantee.AT_LEAST_ONCE:
+        return False
     (named,) = (column.type for column in job.written if column.name == declared.producer.name)
     return named.kind in _NAME_KINDS and not named.is_array
 
@@ -42,8 +49,8 @@ def may_name_in_files(job: Job, *, deliveries: int) -> bool:
 class NamedRows:
     """The rows of one batch, and what they consume."""
 
-    def __init__(self, engine: Engine, job: Job, stage: Stage, producer: RecordProducer) -> None:
-        self._engine, self._stage, self._sequence = engine, stage, producer.sequence
+    def __init__(self, job: Job, stage: Stage, producer: RecordProducer) -> None:
+        self._stage, self._sequence = stage, producer.sequence
         self._target = Writer.into_target(job.declared.target, job.written)
         self._consumed: list[Runs] = []
         self._runs_max = _RUNS_MAX
@@ -55,21 +62,27 @@ class NamedRows:
         if sum(map(len, self._consumed)) > self._runs_max:
             self._consumed = [Runs.of_all(self._consumed)]
             self._runs_max = max(_RUNS_MAX, 2 * len(self._consumed[0]))
+            if self._runs_max > _RUNS_IN_MEMORY_MAX:
+                raise NeedsTable
         rows, sequence = content.rows, content.rows.column(self._sequence).cast(pa.int64())
         for name, values in ((PRODUCER_ID, content.ids), (SEQUENCE, sequence)):
             rows = rows.set_column(rows.schema.get_field_index(name), name, values)
         return encoded(rows, self._target.columns, names=self._target.names)
 
-    def offer(self) -> str:
+    def offer(self, connection: Connection, *, rows: int, files: Sequence[ProducerId]) -> str:
         """Collect the advance of each producer, and return the table with all of them, quoted for SQL."""
+        if not self._consumed:
+            raise NeedsTable
         runs = Runs.of_all(self._consumed)
+        # Each row consumes one id, and none of a file, which has its own.
+        if np.sum(runs.ends - runs.firsts) != rows or np.isin(runs.producers, np.array(files, np.int64)).any():
+            raise NeedsTable
         are_single = not np.any(runs.producers[1:] == runs.producers[:-1])
         columns = pa.table([runs.producers, runs.firsts, runs.ends], names=[column.name for column in _RUNS])
         table, offered = self._stage.beside("runs"), self._stage.beside("offered early")
-        with self._engine.begin() as connection:
-            run(connection, WORK_MEMORY)
-            connection.execute(filled(SQL["create_runs"], runs=table))
-            copy_in(connection, columns, table=table, names=columns.column_names, columns=_RUNS)
-            connection.execute(filled(SQL["offer_single" if are_single else "offer"], runs=table, offered=offered))
-            connection.execute(filled(SQL["analyze"], offered=offered))
+        run(connection, WORK_MEMORY)
+        connection.execute(filled(SQL["create_runs"], runs=table))
+        copy_in(connection, columns, table=table, names=columns.column_names, columns=_RUNS)
+        connection.execute(filled(SQL["offer_single" if are_single else "offer"], runs=table, offered=offered))
+        connection.execute(filled(SQL["analyze"], offered=offered))
         return offered

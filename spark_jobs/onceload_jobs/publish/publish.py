@@ -142,7 +142,7 @@ def publish(
                 transaction = patience.until_answered(_Transforming(engine, job, stage, totals, transaction))
                 totals = totals.with_made(transaction.made)
             if stage.producer is not None and transaction is None:
-                stage, totals = patience.until_answered(partial(_moved_to_table, engine, job, stage))
+                stage, totals = patience.until_answered(partial(_moved_to_table, engine, job, stage, totals.pieces))
             if transaction is not None and transaction.offered is not None:
                 new = _all_new(stage, totals, transaction)
             else:
@@ -222,7 +222,7 @@ class _Transforming:
         return transaction
 
 
-def _moved_to_table(engine: Engine, job: Job, stage: Stage) -> tuple[Stage, _BatchTotals]:
+def _moved_to_table(engine: Engine, job: Job, stage: Stage, count: int) -> tuple[Stage, _BatchTotals]:
     """The same batch with all rows in the table of its stage, where the server decides which of them are new."""
     with translated(pipeline=job.declared.name, doing="staging rows"), _refusing_rows(job):
         try:
@@ -231,7 +231,10 @@ def _moved_to_table(engine: Engine, job: Job, stage: Stage) -> tuple[Stage, _Bat
                     move_to_table(engine, stage, piece.file)
         except FileNotFoundError as error:
             raise StageLost(stage.name) from error
-        return replace(stage, spool=None, producer=None), _BatchTotals.of(job, staged_pieces(engine, stage))
+        pieces = staged_pieces(engine, stage)
+    if len(pieces) != count:
+        raise StageLost(stage.name)
+    return replace(stage, spool=None, producer=None), _BatchTotals.of(job, pieces)
 
 
 def _all_new(stage: Stage, totals: _BatchTotals, transaction: OpenTransaction) -> NewRows:
