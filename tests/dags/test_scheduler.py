@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import os
 import re
 import shutil
 import socket
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
@@ -17,10 +19,12 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from playwright.sync_api import Page
 
-from onceload import stack
+from onceload import cli, stack
 from onceload.airflow_api import AirflowApi
-from onceload_core.errors import SettingRefused
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_jobs.work import load_delivery
 from tests.console.browser import CHROMIUM, Watched, chromium
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
@@ -46,6 +50,15 @@ expectations:
 SECRET = "very-secret-8812"
 NAMES = ("readings", "others", "seen", "shown", "told", "desk", "looked_at", "pair_one", "pair_two")
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
+#: A delivery that fails once is a dead letter.
+UNDELIVERED = """\
+pipeline: undelivered
+source: {{path: "{folder}/undelivered/*.jsonl", format: jsonl}}
+columns: {{n: bigint not null}}
+target: {{table: public.undelivered}}
+publish: direct
+delivery: {{deliveries_max: 1}}
+"""
 #: DAGs of a user's own.
 WAITING = """\
 from airflow.sdk import DAG, Asset
@@ -93,6 +106,9 @@ def landing():
         (home / "landing" / "arriving").mkdir()
         arriving = home / "pipelines" / "arriving.yaml"
         arriving.write_text(ARRIVING.format(name="arriving", folder=home / "landing"))
+        (home / "landing" / "undelivered").mkdir()
+        undelivered = home / "pipelines" / "undelivered.yaml"
+        undelivered.write_text(UNDELIVERED.format(folder=home / "landing"))
         (home / "pipelines" / "suite.yaml").write_text(SUITE)
         # Beside those that are made for the pipelines.
         own = home / "airflow" / "bundles" / "pipelines" / "own.py"
@@ -440,6 +456,24 @@ def test_the_console_in_airflows_page_fixes_a_record_and_approves_a_rewind(runni
     assert execute(running.dsn, "SELECT session FROM onceload.ledger WHERE kind = 'retry'")[0][0].endswith("by admin")
 
 
+@dataclass(frozen=True)
+class Desk:
+    """The actions of one pipeline on the console in Airflow."""
+
+    page: Page
+    address: str
+    api: Api
+    pipeline: str
+
+    def choose(self, action: str, button: str, **query: str) -> None:
+        self.page.goto(f"{self.address}/onceload/{action}?{urlencode({'pipeline': self.pipeline, **query})}")
+        self.page.get_by_role("button", name=button).click()
+
+    def ended(self, dag_id: str) -> dict[str, str]:
+        address = self.page.get_by_role("link", name=f"The run of the DAG {dag_id}").get_attribute("href")
+        return self.api.ended(dag_id, unquote(str(address).split("/runs/")[1]))
+
+
 def test_every_action_of_the_console_in_airflow_does_what_it_says(running, landing, browser):
     api = Api.of(running)
     api.until_it_knows("ingest__desk", "backfill", "verify", "snapshot")
@@ -447,21 +481,13 @@ def test_every_action_of_the_console_in_airflow_does_what_it_says(running, landi
     file.write_text('{"n": 1}\n{"n": "x"}\n{"n": "y"}\n')
 
     with logged_in(running, browser) as watched:
-        page = watched.page
-
-        def chosen(action: str, button: str, **query: str) -> None:
-            page.goto(f"{running.address}/onceload/{action}?{urlencode({'pipeline': 'desk', **query})}")
-            page.get_by_role("button", name=button).click()
-
-        def ended(dag_id: str) -> dict[str, str]:
-            address = page.get_by_role("link", name=f"The run of the DAG {dag_id}").get_attribute("href")
-            return api.ended(dag_id, unquote(str(address).split("/runs/")[1]))
+        page, desk = watched.page, Desk(page=watched.page, address=running.address, api=api, pipeline="desk")
 
         # A pipeline without a commit is known by its file.
         page.goto(f"{running.address}/onceload/of/ingest__desk")
         page.get_by_text("nothing has been loaded yet").wait_for()
-        chosen("load", "Load")
-        assert ended("backfill")["load"] == "success"
+        desk.choose("load", "Load")
+        assert desk.ended("backfill")["load"] == "success"
         assert rows_of(running.dsn, "desk") == [1]
 
         ((x, y),) = execute(
@@ -469,9 +495,9 @@ def test_every_action_of_the_console_in_airflow_does_what_it_says(running, landi
             "SELECT min(quarantine_id), max(quarantine_id) FROM onceload.quarantine"
             " JOIN onceload.pipeline USING (pipeline_id) WHERE name = 'desk'",
         )
-        chosen("retry", "Retry", id=str(x))
+        desk.choose("retry", "Retry", id=str(x))
         page.get_by_text("1 record still in quarantine").wait_for()
-        chosen("discard", "Discard", id=str(y))
+        desk.choose("discard", "Discard", id=str(y))
         page.get_by_text("1 record discarded by").wait_for()
 
         page.goto(f"{running.address}/onceload/pause?pipeline=desk")
@@ -479,20 +505,58 @@ def test_every_action_of_the_console_in_airflow_does_what_it_says(running, landi
         page.get_by_role("button", name="Pause").click()
         page.goto(f"{running.address}/onceload/load?pipeline=desk")
         page.get_by_text("This action is not possible now").wait_for()
-        chosen("resume", "Resume")
+        desk.choose("resume", "Resume")
 
-        chosen("verify", "Verify")
-        assert "failed" not in ended("verify").values()
-        chosen("snapshot", "Take a snapshot")
-        assert "failed" not in ended("snapshot").values()
+        desk.choose("verify", "Verify")
+        assert "failed" not in desk.ended("verify").values()
+        desk.choose("snapshot", "Take a snapshot")
+        assert "failed" not in desk.ended("snapshot").values()
 
         file.write_text('{"n": 7}\n{"n": 8}\n')
-        chosen("replace", "Replace", file="a.jsonl")
-        assert ended("backfill")["load"] == "success"
+        desk.choose("replace", "Replace", file="a.jsonl")
+        assert desk.ended("backfill")["load"] == "success"
 
     assert rows_of(running.dsn, "desk") == [7, 8]
     assert watched.errors == []
     assert watched.hosts == {"127.0.0.1"}
+
+
+def test_a_dead_letter_is_redelivered_and_another_is_abandoned_in_airflow(running, landing, browser):
+    api = Api.of(running)
+    api.until_it_knows("ingest__undelivered", "backfill")
+
+    with logged_in(running, browser) as watched:
+        page = watched.page
+        desk = Desk(page=page, address=running.address, api=api, pipeline="undelivered")
+        for number, (button, words) in enumerate(
+            [("Redeliver", "was redelivered. The next load retries it"), ("Abandon", "was abandoned. The next load")]
+        ):
+            (landing / "undelivered" / f"{number}.jsonl").write_text(f'{{"n": {number}}}\n')
+            die(running, landing)
+            page.goto(f"{running.address}/onceload/attention?pipeline=undelivered")
+            page.get_by_role("link", name=button).click()
+            assert watched.violations() == []
+            page.get_by_role("button", name=button).click()
+            page.get_by_text(words).wait_for()
+
+            desk.choose("load", "Load")
+
+            assert desk.ended("backfill")["load"] == "success"
+            assert rows_of(running.dsn, "undelivered") == list(range(number + 1))
+        assert watched.errors == []
+
+
+def die(running, landing):
+    """A load in this process whose only try to read fails."""
+
+    def fail(chunk: object, source: object) -> Iterator[object]:
+        raise ValueError("poison")
+
+    file = landing.parent / "pipelines" / "undelivered.yaml"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(load_delivery, "read_parts", fail)
+        code = cli.main(["consume", str(file), "--session", "one"], {**os.environ, "ONCELOAD_DSN": running.dsn})
+    assert code == ExitCode.NEEDS_A_PERSON
 
 
 @pytest.fixture(scope="module")
@@ -502,13 +566,25 @@ def looked_at(running, landing):
     api.until_it_knows("ingest__looked_at")
     (landing / "looked_at" / "a.jsonl").write_text('{"n": 11}\n{"n": "x"}\n')
     assert "failed" not in api.run("ingest__looked_at", "first").values()
+    ((record,),) = execute(
+        running.dsn,
+        "SELECT quarantine_id FROM onceload.quarantine JOIN onceload.pipeline USING (pipeline_id)"
+        " WHERE name = 'looked_at'",
+    )
+    return int(record)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.usefixtures("looked_at")
-def test_every_page_of_the_console_in_airflow_is_easy_to_use(running, browser, width, dark):
-    paths = ("", *(f"{page}?pipeline=looked_at" for page in PAGES), *(f"{page}a.jsonl" for page in OF_FILE))
+def test_every_page_of_the_console_in_airflow_is_easy_to_use(running, browser, looked_at, width, dark):
+    of_record = {"fix": f"id={looked_at}", "retry": f"id={looked_at}", "discard": f"id={looked_at}"}
+    of_more = {**of_record, "run": "batch=first", "rewind": "position=0"}
+    paths = (
+        "",
+        *(f"{page}?pipeline=looked_at" for page in PAGES),
+        *(f"{page}a.jsonl" for page in OF_FILE),
+        *(f"{page}?pipeline=looked_at&{more}" for page, more in of_more.items()),
+    )
 
     with logged_in(running, browser, width=width, dark=dark) as watched:
         for path in paths:

@@ -95,7 +95,7 @@ def nothing() -> None:
 def test_the_next_try_of_a_delivery_begins_it_again(loads, pieces, spools, monkeypatch):
     """Its rows are in files, or in the table of the stage."""
     if not spools:
-        monkeypatch.setattr(StagedBatch, "_may_spool", lambda *_: False)
+        monkeypatch.setattr(StagedBatch, "_may_spool", lambda *_, **__: False)
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
 
@@ -222,7 +222,7 @@ def test_a_late_piece_of_an_earlier_try_is_refused(loads, monkeypatch):
 @pytest.mark.parametrize("spools", [True, False])
 def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, spools, monkeypatch):
     if not spools:
-        monkeypatch.setattr(StagedBatch, "_may_spool", lambda *_: False)
+        monkeypatch.setattr(StagedBatch, "_may_spool", lambda *_, **__: False)
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
     lost: list[object] = []
