@@ -1,7 +1,9 @@
 """How long each page of the console takes, with 1,000 pipelines, a million files and ten million commits."""
 
+import tempfile
 from collections.abc import Iterator
-from time import perf_counter
+from pathlib import Path
+from time import perf_counter, sleep
 
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
@@ -61,21 +63,45 @@ _GROW = (
     """,
 )
 _FILE = "landing/2026-11-10/part-10.jsonl"
+#: Of the first pipeline: the question before a rewind needs it.
+_PIPELINE = """\
+pipeline: p0
+source: {{path: "{folder}/landing/*.jsonl", format: jsonl}}
+columns: {{amount: 'numeric(10,2)'}}
+target: {{table: public.p0}}
+"""
+_FOUND_WITHIN_S = 120.0
 
 
 def measure(dsn: str, *, repetitions: int) -> Iterator[tuple[str, Measured]]:
     engine = connect(LedgerSettings(dsn=dsn))
     schema.upgrade(engine)
     grow(engine)
-    access = TokenAccess(engine, Settings(dsn=dsn), folder=None, token="bench", writes=True)
-    client = TestClient(make_standalone_app(access, hosts=["testserver"]))
-    client.get("/?token=bench").raise_for_status()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "landing").mkdir()
+        (Path(folder) / "p0.yaml").write_text(_PIPELINE.format(folder=folder))
+        access = TokenAccess(engine, Settings(dsn=dsn), folder=Path(folder), token="bench", writes=True)
+        client = TestClient(make_standalone_app(access, hosts=["testserver"]))
+        client.get("/?token=bench").raise_for_status()
+        _wait_for_file(client)
+        yield from _measure_pages(engine, client, repetitions=repetitions)
+    engine.dispose()
+
+
+def _wait_for_file(client: TestClient) -> None:
+    until = perf_counter() + _FOUND_WITHIN_S
+    while not client.get("/load?pipeline=p0").is_success:
+        if perf_counter() > until:
+            raise TimeoutError("the console has not found the pipeline file")
+        sleep(0.1)
+
+
+def _measure_pages(engine: Engine, client: TestClient, *, repetitions: int) -> Iterator[tuple[str, Measured]]:
     with engine.begin() as connection:
         of_file = text("SELECT producer_id FROM onceload.producer WHERE name = :name ORDER BY producer_id LIMIT 1")
         producer_id = connection.execute(of_file, {"name": _FILE}).scalar_one()
     for path in _paths(producer_id):
         yield path, Measured(tuple(_milliseconds(client, path) for _ in range(repetitions)))
-    engine.dispose()
 
 
 def grow(engine: Engine) -> None:
@@ -114,6 +140,10 @@ def _paths(producer_id: int) -> list[str]:
         "/quality?pipeline=p0",
         "/snapshots?pipeline=p0",
         "/declaration?pipeline=p0",
+        # The last thousand commits, the last hundred thousand, and all.
+        f"/rewind?pipeline=p0&position={_COMMITS_OF_FIRST - 1_000}",
+        f"/rewind?pipeline=p0&position={_COMMITS_OF_FIRST - 100_000}",
+        "/rewind?pipeline=p0&position=0",
     ]
 
 

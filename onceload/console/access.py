@@ -59,7 +59,7 @@ class Access(Protocol):
         """The name that the ledger records."""
 
     def identity(self, request: Request) -> str:
-        """What distinguishes the user from all others: two may have the same name."""
+        """The unique id of the user. Two users may have the same name."""
 
     @property
     def secret(self) -> bytes:
@@ -69,7 +69,7 @@ class Access(Protocol):
         """Start a job for the user; return the page that shows it."""
 
     def login(self, request: Request) -> str | None:
-        """The address of a login page, for a request without a login; it leads back, from a form to the overview."""
+        """The address of the login page. It leads back to the requested page, or from a form to the overview."""
 
     def run(self, dag_id: str, run_id: str) -> Link | None:
         """The page of a run."""

@@ -1,6 +1,6 @@
 """The two pages of each action: the question, and the answer. A form that another site has forged is refused.
 
-The form leads to the answer by a redirect, so that a reload does not send it again.
+After the form is sent, the browser is redirected to the answer. Reloading the answer does not send the form again.
 """
 
 import hmac
@@ -87,9 +87,13 @@ class Acting:
         return do
 
     def _show_answer(self, request: Request, pipeline: Name, said: str, seal: str) -> str:
-        # A page that anyone could write an address for could say anything.
+        # Without the seal, anyone could create a link that shows any text on this page.
         if not self._is_sealed(request, seal, pipeline, said):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "this answer is not one that this console gave you")
+            message = (
+                "this link is not valid: the console did not create it for you and this pipeline. This page changed "
+                "nothing. Open the pipeline to see its state"
+            )
+            raise HTTPException(HTTPStatus.FORBIDDEN, message)
         given = json.loads(said)
         answer = Answer(sentences=tuple(given["sentences"]), link=Link(**given["link"]))
         return rendered("answer.html", {"access": self._access, "pipeline": pipeline, "answer": answer})
@@ -104,7 +108,7 @@ class Acting:
             yield Asked(self._access, request, engine, pipeline, values, described)
 
     def _sealed(self, request: Request, *texts: str) -> str:
-        """What only this console can write for this user: a proof that it has shown them these texts."""
+        """A signature of these texts for this user. Only this console can create it."""
         of_whom = "\0".join((self._access.identity(request), *texts)).encode()
         return hmac.new(self._access.secret, of_whom, "sha256").hexdigest()
 

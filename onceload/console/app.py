@@ -101,7 +101,10 @@ async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[
 
 
 def _refused(access: Access) -> Callable[[Request, StarletteHTTPException], Awaitable[Response]]:
-    """A request without a login leads to the login; others get a page. A form keeps what was filled in."""
+    """Without a login, a GET is redirected to the login page, and a POST gets a page that keeps the form's values.
+
+    All other errors get an error page.
+    """
 
     async def handle(request: Request, error: StarletteHTTPException) -> Response:
         if error.status_code != HTTPStatus.UNAUTHORIZED or not (login := access.login(request)):

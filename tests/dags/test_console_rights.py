@@ -28,8 +28,8 @@ class SomeRights(SimpleAuthManager):
     def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
         return method in MAY.get(user.username, ()) and details is not None and details.id == "ingest__ours"
 """
-#: Logs users in, and sends requests as each: (user, method, path, form). A form may name the token of a user, and a
-#: path where the last answer led.
+#: Logs users in, and sends requests as each: (user, method, path, form). In a form, {user} stands for the token of that
+#: user. In a path, {last} stands for the address of the last redirect.
 _ASK = """
 import json, os, re
 from html import unescape

@@ -532,7 +532,7 @@ def test_a_dead_letter_is_redelivered_and_another_is_abandoned_in_airflow(runnin
             [("Redeliver", "was redelivered. The next load retries it"), ("Abandon", "was abandoned. The next load")]
         ):
             (landing / "undelivered" / f"{number}.jsonl").write_text(f'{{"n": {number}}}\n')
-            die(running, landing)
+            make_dead_letter(running, landing)
             page.goto(f"{running.address}/onceload/attention?pipeline=undelivered")
             page.get_by_role("link", name=button).click()
             assert watched.violations() == []
@@ -546,8 +546,8 @@ def test_a_dead_letter_is_redelivered_and_another_is_abandoned_in_airflow(runnin
         assert watched.errors == []
 
 
-def die(running, landing):
-    """A load in this process whose only try to read fails."""
+def make_dead_letter(running, landing):
+    """Run a load in this process. Its only attempt to read the file fails."""
 
     def fail(chunk: object, source: object) -> Iterator[object]:
         raise ValueError("poison")

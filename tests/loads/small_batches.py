@@ -1,4 +1,4 @@
-"""Small batches of records that name their producer, on the way of large ones."""
+"""Small batches of records that name their producer, handled like large ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from onceload_jobs.publish import named_rows
 
 @contextmanager
 def small_batches_in_files() -> Iterator[None]:
-    """Otherwise only batches of several deliveries go through files."""
+    """Send batches with one delivery through files too."""
     before, named_rows.DELIVERIES_MIN = named_rows.DELIVERIES_MIN, 1
     try:
         yield

@@ -241,7 +241,7 @@ def test_names_that_only_the_server_can_write_and_ids_in_order_need_the_table(lo
 def test_a_file_is_moved_to_the_table_before_another_try_of_its_delivery_or_not_at_all(
     loads, monkeypatch, is_moved_first
 ):
-    """The other try deletes the rows that were moved, and what is moved after it belongs to no piece any more."""
+    """The other try deletes the rows that were moved before it. After it, the file has no piece, and is not moved."""
     tries: list[int] = []
 
     stage_piece = pieces.stage_piece

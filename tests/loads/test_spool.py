@@ -94,7 +94,7 @@ _MADE = "SELECT id, amount, note, _producer_id, _sequence FROM records WHERE id 
 
 @pytest.fixture(params=["copied", "transformed", "named"])
 def each_kind(loads: Loads, request: pytest.FixtureRequest) -> str:
-    """On their way to the target, Postgres may make rows of single records, or records may name their producer."""
+    """Rows that are only copied, that Postgres makes of single records, or whose records name their producer."""
     if request.param == "transformed":
         loads.declared = replace(loads.declared, transform=_MADE, transform_engine=TransformEngine.POSTGRES)
     if request.param == "named":

@@ -3195,14 +3195,14 @@ NAMED_FILE_BUGS = (
         ),
     ),
     Bug(
-        name="ids in an order go through files, where skipped ones are not consumed",
+        name="ordered ids go through files, which do not consume skipped ones",
         file="spark_jobs/onceload_jobs/publish/named_rows.py",
         correct=" or declared.producer.order is Order.ORDERED",
         wrong="",
         tests=(f"{OF_NAMED_FILES}::test_names_that_only_the_server_can_write_and_ids_in_order_need_the_table",),
     ),
     Bug(
-        name="numbers that name a producer are called as Arrow writes them",
+        name="a number that names a producer is written as Arrow formats it",
         file="spark_jobs/onceload_jobs/publish/named_rows.py",
         correct="    return named.kind in _NAME_KINDS and not named.is_array",
         wrong="    return not named.is_array",

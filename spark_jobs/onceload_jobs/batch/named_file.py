@@ -1,8 +1,8 @@
 """Rows in a file of this machine whose records name their producer.
 
-The session that reads the records looks up the ids of their producers and counts what they consume, so that all that
-is left for publishing is to copy the rows. This is for rows whose ids are all new. The first id that may be consumed
-or repeated needs the table of the stage, where the server decides about each row.
+The session that reads the records looks up the ids of their producers, and counts the sequence ids that they consume.
+Publishing then only copies the rows. This works only if all ids are new. If an id might be repeated or already
+consumed, the rows go to the table of the stage, where the server decides about each row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ _NEW_NAMES = (
     Column(name="number", type=ColumnType(kind=Kind.BIGINT)),
     Column(name="name", type=ColumnType(kind=Kind.TEXT)),
 )
-#: A bound for the memory of names: their bytes, and about 200 more for each.
+#: A limit for the memory of names: each counts as its own bytes and about 200 more.
 _BYTES_MAX = 400 * 2**20
 _BYTES_PER_NAME = 200
 
@@ -47,8 +47,8 @@ _BYTES_PER_NAME = 200
 class NeedsTable(Exception):
     """The server has to decide about each row.
 
-    An id may be consumed or repeated, a name is that of a file, there are too many names, or some rows are already in
-    the table.
+    An id might be repeated or already consumed, a name is that of a file, there are too many names, or some rows are
+    already in the table.
     """
 
 
@@ -169,7 +169,7 @@ class KnownProducers:
         self._write(names)
         ids, ends = self._find(len(names))
         if not ids.all():
-            # If there are too many, or another load holds the lock for long, that is for the publishing process.
+            # At the limit of producers, or if another load holds the lock for too long, publishing deals with it.
             with _needing_the_table():
                 PostgresLedger(self._engine).register_all(self._pipeline, self._table, generation=GENERATION)
             ids, ends = self._find(len(names))

@@ -1,11 +1,11 @@
 -- name: empty_names
--- The names have the collation of those in the ledger, which sorts their index.
+-- A name has the same collation as in the ledger. Otherwise the index of the ledger could not be used.
 CREATE UNLOGGED TABLE IF NOT EXISTS {names} (number bigint NOT NULL, name text NOT NULL);
 TRUNCATE {names};
 
 -- name: look_up
 -- Of the registered names: their numbers, their ids, and the ends of what each has consumed.
--- LIMIT makes it one search of the index for each name, however many producers there are, and without statistics.
+-- LIMIT makes the planner use one index lookup for each name, with any number of producers and without statistics.
 SELECT array_agg(names.number) AS numbers, array_agg(known.producer_id) AS ids,
        array_agg(coalesce(upper(known.consumed), 0)) AS ends, count(known.fingerprint) AS names_of_files
   FROM {names} AS names

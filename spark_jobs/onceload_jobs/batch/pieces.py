@@ -99,7 +99,10 @@ def stage_piece(
 
 
 def written_file(stage: Stage, rows: pa.Table, writer: Writer, *, known: KnownProducers | None = None) -> str | None:
-    """Write rows to a file, unless they need the table: for added columns, or to decide, or if the disk is full."""
+    """Write rows to a file; None if they go to the table.
+
+    That is for added columns, for rows that the server has to decide about, or if the disk is full.
+    """
     if stage.spool is None or not rows.num_rows or writer.added:
         return None
     with suppress(OSError, NeedsTable):
@@ -120,9 +123,9 @@ def _written_named_file(
 
 
 def move_to_table(engine: Engine, stage: Stage, file: str) -> None:
-    """Copy the rows of a file into the table of the stage, unless they are there, or their piece is gone."""
+    """Copy the rows of a file into the table of the stage, unless they are already there, or the piece was deleted."""
     with still_there(stage), engine.begin() as connection:
-        # Another try of its delivery waits for this, and then deletes these rows.
+        # Another try of this delivery waits for this transaction, and then deletes these rows.
         if _run(connection, stage, "forget_file", {"file": file}).rowcount:
             stage.writer.write(connection, read_named_file(stage.spool or "", file).rows)
 
@@ -171,7 +174,7 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
 
 
 def staged_files(connection: Connection, stage: Stage) -> set[str | None]:
-    """The files of the pieces that are staged now; with None if some rows are in the table."""
+    """The files of the currently staged pieces, and None if some rows are in the table."""
     return set(_run(connection, stage, "files").scalars())
 
 

@@ -18,7 +18,7 @@ INSERT INTO {pieces} VALUES (:delivery, :number, :is_last, :rows, :bytes, :recor
 SELECT * FROM {pieces} ORDER BY delivery, number;
 
 -- name: files
--- Pieces with rows and without a file have them in the table.
+-- A piece with rows but without a file has its rows in the table.
 SELECT DISTINCT file FROM {pieces} WHERE file IS NOT NULL OR rows > 0;
 
 -- name: is_in_table

@@ -1,4 +1,4 @@
-"""Rows in files that have the ids of the producers that their records name, and the proof of what they consume."""
+"""Rows in files, with the ids of the producers that the records name, and what these producers consume."""
 
 from collections.abc import Iterator, Sequence
 
@@ -39,7 +39,7 @@ def may_name_in_files(job: Job, *, deliveries: int) -> bool:
         return False
     if declared.producer is None or declared.producer.order is Order.ORDERED or declared.transform is not None:
         return False
-    # Otherwise the commit would not refuse what another load has consumed since the sessions have looked.
+    # With it, the commit does not refuse ids that another load consumed after the sessions looked up the producers.
     if declared.pipeline.guarantee is Guarantee.AT_LEAST_ONCE:
         return False
     (named,) = (column.type for column in job.written if column.name == declared.producer.name)
@@ -70,11 +70,11 @@ class NamedRows:
         return encoded(rows, self._target.columns, names=self._target.names)
 
     def offer(self, connection: Connection, *, rows: int, files: Sequence[ProducerId]) -> str:
-        """Collect the advance of each producer, and return the table with all of them, quoted for SQL."""
+        """Write the advances of all producers to a table, and return its name, quoted for SQL."""
         if not self._consumed:
             raise NeedsTable
         runs = Runs.of_all(self._consumed)
-        # Each row consumes one id, and none of a file, which has its own.
+        # Each row consumes one id of the producer that it names. That producer must not be one of the batch's files.
         if np.sum(runs.ends - runs.firsts) != rows or np.isin(runs.producers, np.array(files, np.int64)).any():
             raise NeedsTable
         are_single = not np.any(runs.producers[1:] == runs.producers[:-1])

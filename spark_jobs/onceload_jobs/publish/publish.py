@@ -238,7 +238,7 @@ def _moved_to_table(engine: Engine, job: Job, stage: Stage, count: int) -> tuple
 
 
 def _all_new(stage: Stage, totals: _BatchTotals, transaction: OpenTransaction) -> NewRows:
-    """All rows of the files that a transaction has copied. The producers that their records name consume them."""
+    """All rows that the transaction copied count as new, for the producers that their records name."""
     advances = tuple(replace(each, rows=0) for each in totals.advances)
     return NewRows(source=stage.rows, count=totals.rows, advances=advances, offered=transaction.offered)
 

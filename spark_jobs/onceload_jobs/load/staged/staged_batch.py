@@ -187,9 +187,9 @@ class StagedBatch:
         return staging.enter_context(closing(EarlyCopy(self._context.engine, job, stage)))
 
     def _may_copy_early(self, job: Job) -> bool:
-        """Unless rows are deleted or columns added before them.
+        """Whether files may be copied during staging: not if rows must be deleted or columns added first.
 
-        Which files of a transform in Spark count is known only at its end.
+        With a transform in Spark, only its end shows which of its files count.
         """
         adds = self._declared.unknown_fields is UnknownFields.ADD
         return not (job.replaced or adds or self._declared.needs_spark)
