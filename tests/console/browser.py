@@ -87,6 +87,12 @@ class Watched:
         self.page.screenshot(path=path, full_page=True)
 
 
+def follow(page: Page, role: Literal["button", "link"], name: str) -> None:
+    """Click a link or button that leads to another page, and wait until that page is there."""
+    with page.expect_navigation():
+        page.get_by_role(role, name=name).click()
+
+
 def press(page: Page, words: str) -> None:
     """Press Tab until the link or button has the focus, and then Enter; it leads to another page."""
     _tab_to(page, words)

@@ -25,7 +25,7 @@ from onceload import cli, stack
 from onceload.airflow_api import AirflowApi
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_jobs.work import load_delivery
-from tests.console.browser import CHROMIUM, Watched, chromium
+from tests.console.browser import CHROMIUM, Watched, chromium, follow
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
 from tests.ports import free_port
@@ -467,7 +467,7 @@ class Desk:
 
     def choose(self, action: str, button: str, **query: str) -> None:
         self.page.goto(f"{self.address}/onceload/{action}?{urlencode({'pipeline': self.pipeline, **query})}")
-        self.page.get_by_role("button", name=button).click()
+        follow(self.page, "button", button)
 
     def ended(self, dag_id: str) -> dict[str, str]:
         address = self.page.get_by_role("link", name=f"The run of the DAG {dag_id}").get_attribute("href")
@@ -502,7 +502,7 @@ def test_every_action_of_the_console_in_airflow_does_what_it_says(running, landi
 
         page.goto(f"{running.address}/onceload/pause?pipeline=desk")
         page.get_by_label("Reason").fill("the numbers are checked")
-        page.get_by_role("button", name="Pause").click()
+        follow(page, "button", "Pause")
         page.goto(f"{running.address}/onceload/load?pipeline=desk")
         page.get_by_text("This action is not possible now").wait_for()
         desk.choose("resume", "Resume")
@@ -534,9 +534,9 @@ def test_a_dead_letter_is_redelivered_and_another_is_abandoned_in_airflow(runnin
             (landing / "undelivered" / f"{number}.jsonl").write_text(f'{{"n": {number}}}\n')
             make_dead_letter(running, landing)
             page.goto(f"{running.address}/onceload/attention?pipeline=undelivered")
-            page.get_by_role("link", name=button).click()
+            follow(page, "link", button)
             assert watched.violations() == []
-            page.get_by_role("button", name=button).click()
+            follow(page, "button", button)
             page.get_by_text(words).wait_for()
 
             desk.choose("load", "Load")
