@@ -140,10 +140,11 @@ def _paths(producer_id: int) -> list[str]:
         "/quality?pipeline=p0",
         "/snapshots?pipeline=p0",
         "/declaration?pipeline=p0",
-        # The last thousand commits, the last hundred thousand, and all.
+        # The last thousand commits, the last hundred thousand, and all; these are counted only if the user asks for it.
         f"/rewind?pipeline=p0&position={_COMMITS_OF_FIRST - 1_000}",
         f"/rewind?pipeline=p0&position={_COMMITS_OF_FIRST - 100_000}",
         "/rewind?pipeline=p0&position=0",
+        "/rewind?pipeline=p0&position=0&count=yes",
     ]
 
 

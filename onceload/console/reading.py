@@ -32,7 +32,8 @@ def reading(
 ) -> Iterator[tuple[Connection, int]]:
     """A transaction that only reads, and the id of the pipeline, or 0 for all. A query that takes long is canceled."""
     with transaction(engine, pipeline or "(any)", doing=f"reading {what}") as connection:
-        connection.execute(SQL["only_read"], {"limit": f"{limit_s}s"})
+        connection.execute(SQL["only_read"])
+        connection.execute(SQL["limit_time"], {"limit": f"{limit_s}s"})
         try:
             yield connection, get_pipeline(connection, pipeline).pipeline_id if pipeline is not None else 0
         except DBAPIError as error:

@@ -1,2 +1,6 @@
 -- name: only_read
-SELECT set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :limit, true);
+-- All queries of a page see the same commits.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+
+-- name: limit_time
+SELECT set_config('statement_timeout', :limit, true);

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from onceload.console import running
 from onceload.console.acting import ACTIONS
+from onceload.console.actions import jobs
 from onceload.console.standalone import TokenAccess, make_standalone_app
 from onceload.pipeline import Pipeline
 from onceload.pipeline_file import read_pipeline
@@ -253,6 +254,19 @@ def test_a_rewind_shows_its_numbers_first_and_then_loads_again(console, day):
 
     assert "done started" in job(console)
     assert rows(day) == [1, 3, 40]
+
+
+def test_very_many_commits_are_counted_only_if_the_user_asks_for_it(console, monkeypatch):
+    monkeypatch.setattr(jobs, "_COUNTED_AT_ONCE", 1)
+    first = console.get("/rewind?pipeline=well&position=0").text
+    assert "The ledger has 2 entries after this position" in words_of(first)
+    assert "<form" not in first
+    (address,) = re.findall('href="(rewind[^"]*)"', first)
+
+    counted = console.get(f"/{unescape(address)}").text
+
+    assert "2 commits of 2 producers would be rolled back" in words_of(counted)
+    assert form_of(counted)["seen"] == "2"
 
 
 def test_a_rewind_says_the_same_in_its_question_as_in_its_dry_run(console, day):

@@ -3999,8 +3999,8 @@ BUGS = (
     Bug(
         name="the question of a rewind counts the position that it keeps",
         file="dedup_core/onceload_core/postgres/rewind.sql",
-        correct=" WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position\n",
-        wrong=" WHERE pipeline_id = :pipeline_id AND position >= :to AND position <= :position\n",
+        correct=" WHERE pipeline_id = :pipeline_id AND position > :to AND kind IN ('load', 'retry', 'discard');\n",
+        wrong=" WHERE pipeline_id = :pipeline_id AND position >= :to AND kind IN ('load', 'retry', 'discard');\n",
         tests=(f"{OF_ACTIONS}::test_a_rewind_says_the_same_in_its_question_as_in_its_dry_run",),
     ),
     Bug(

@@ -116,7 +116,10 @@ def rewind(
 
 
 def preview(connection: Connection, pipeline: str, *, to: Position, names_max: int) -> Preview:
-    """Look up what a rewind would roll back. It takes no lock, and a fraction of the time of a dry run."""
+    """Look up what a rewind would roll back. It takes no lock, and a fraction of the time of a dry run.
+
+    All queries must see the same commits, so the transaction must be repeatable read.
+    """
     way = _way(connection, pipeline, get_pipeline(connection, pipeline), to)
     _refuse_dead_ends(connection, way)
     sums = connection.execute(SQL["preview"], way.binds).one()

@@ -15,11 +15,20 @@ SELECT position, rewound_to FROM onceload.ledger
 
 -- name: no_way_back
 -- The last entry after a position that cannot be undone by deleting rows.
-SELECT ledger.position, ledger.kind, ledger_span.producer
-  FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)
- WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to
-   AND (ledger.kind = 'forget' OR (ledger.kind = 'load' AND ledger_span.condition = 'replaced'))
- ORDER BY ledger.position DESC, ledger_span.producer LIMIT 1;
+-- The planner reads only these entries if there are two queries, and both tables have the condition.
+SELECT * FROM (
+    (SELECT ledger.position, ledger.kind, receipt.producer
+       FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
+      WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to AND receipt.position > :to
+        AND ledger.kind = 'forget'
+      ORDER BY ledger.position DESC, receipt.producer LIMIT 1)
+    UNION ALL
+    (SELECT ledger.position, ledger.kind, receipt.producer
+       FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
+      WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to AND receipt.position > :to
+        AND ledger.kind = 'load' AND receipt.condition = 'replaced'
+      ORDER BY ledger.position DESC, receipt.producer LIMIT 1)) AS last_of_each
+ ORDER BY position DESC LIMIT 1;
 
 -- name: shared_and_kept
 -- The last file that became a producer of its own after the position, while the records that it shares stay loaded under
@@ -33,27 +42,27 @@ SELECT ledger_span.position, ledger_span.producer, rebuilt.name AS other
 -- name: preview
 -- The numbers by the ledger alone.
 SELECT count(*) AS entries, CAST(coalesce(sum(loaded), 0) AS bigint) AS rows,
+       (SELECT count(*) FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND position > :to) AS quarantined,
        (SELECT count(*) FROM onceload.quarantine
-         WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position) AS quarantined,
-       (SELECT count(*) FROM onceload.quarantine
-         WHERE pipeline_id = :pipeline_id AND position <= :to AND settled_position > :to
-           AND settled_position <= :position) AS held_again,
-       (SELECT count(*) FROM onceload.message
-         WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position) AS message_ids
+         WHERE pipeline_id = :pipeline_id AND position <= :to AND settled_position > :to) AS held_again,
+       (SELECT count(*) FROM onceload.message WHERE pipeline_id = :pipeline_id AND position > :to) AS message_ids
   FROM onceload.ledger_in_force
- WHERE pipeline_id = :pipeline_id AND position > :to AND position <= :position
-   AND kind IN ('load', 'retry', 'discard');
+ WHERE pipeline_id = :pipeline_id AND position > :to AND kind IN ('load', 'retry', 'discard');
 
 -- name: preview_producers
 -- The producers of these commits, those with most rows first, and how many there are.
-SELECT coalesce(max(live.name), max(ledger_span.producer)) AS name, CAST(sum(ledger_span.rows) AS bigint) AS rows,
-       count(*) OVER () AS producers
-  FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+-- Only the names that are shown are looked up. Both tables have the condition on the position, so that the planner
+-- reads only these entries. It must have no upper end: then the planner expects one row, and compares each with each.
+SELECT coalesce(live.name, most.name) AS name, most.rows, most.producers
+  FROM (SELECT producer_id, max(receipt.producer) AS name, CAST(sum(receipt.rows) AS bigint) AS rows,
+               count(*) OVER () AS producers
+          FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
+         WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to AND receipt.position > :to
+           AND ledger.kind IN ('load', 'retry')
+         GROUP BY producer_id
+         ORDER BY rows DESC, name LIMIT :at_most) AS most
   LEFT JOIN onceload.producer AS live USING (producer_id)
- WHERE ledger_span.pipeline_id = :pipeline_id AND ledger_span.position > :to AND ledger_span.position <= :position
-   AND ledger.kind IN ('load', 'retry')
- GROUP BY producer_id
- ORDER BY rows DESC, name LIMIT :at_most;
+ ORDER BY most.rows DESC, name;
 
 -- name: collect_going
 -- From the receipts after a position, for each producer: the consumed spans, the sequence ids with rows, and the rows.

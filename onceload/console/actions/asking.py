@@ -71,6 +71,8 @@ class Question:
     sentences: tuple[str, ...]
     #: What the button says; None if there is nothing to do.
     button: str | None
+    #: If the question first needs another page.
+    link: Link | None = None
     field: Field | None = None
     #: What the numbers were of, such as the position: the answer refuses anything else.
     seen: int | None = None

@@ -6,9 +6,10 @@ from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Literal
 
-from onceload.console.access import Job
+from onceload.console.access import Job, Link
 from onceload.console.actions.asking import Action, Answer, Asked, Field, Question
 from onceload.console.reading import TookTooLong, reading
+from onceload.console.rendering import query
 from onceload.contradictions import against_replacing, may_choose
 from onceload.pipeline_file import placeholders
 from onceload.placeholders import GIVEN
@@ -23,6 +24,8 @@ from onceload_jobs.recover.rewind import preview as preview_of
 
 #: With millions of commits after the position, the ledger is read for this long at most.
 _LEDGER_S = 30
+#: How many entries of the ledger are counted without asking first.
+_COUNTED_AT_ONCE = 100_000
 #: How many producers are named before a rewind.
 _NAMES_SHOWN = 20
 _DAY = re.compile(r"(?<!\d)\d{4}(-?)\d{2}\1\d{2}(?!\d)")
@@ -95,6 +98,12 @@ def _replace(asked: Asked) -> Answer:
 def _ask_rewind(asked: Asked) -> Question:
     to = Position(asked.number("position"))
     title = f"Rewind to position {to:,}"
+    entries = PostgresLedger(asked.engine).position(asked.pipeline) - to
+    if entries > _COUNTED_AT_ONCE and asked.values.get("count") != "yes":
+        many = (f"The ledger has {entries:,} entries after this position.", f"Counting takes up to {_LEDGER_S} s.")
+        address = query(pipeline=asked.pipeline, position=to, count="yes")
+        link = Link(address=f"rewind?{address}", words="Count their rows and files")
+        return Question(title=title, sentences=many, button=None, link=link)
     try:
         preview = _preview(asked, to)
     except TookTooLong:
