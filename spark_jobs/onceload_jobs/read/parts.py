@@ -171,6 +171,11 @@ class _Reader:
             raise self._too_short()
         return block
 
+    @property
+    def left(self) -> int | None:
+        """How many bytes of the chunk are left, if its end is known."""
+        return None if self.chunk.end is None else self.chunk.end - self._at + len(self._unread)
+
     def unread(self, block: bytes) -> None:
         self._unread = block + self._unread
 
@@ -186,10 +191,15 @@ class _Reader:
         return Unreadable(self.chunk.url, f"it ends before byte {self.chunk.end or self.chunk.first}")
 
 
+def piece_bytes_max(source: Source) -> int:
+    """How much is read and committed together: a chunk, which ends after a newline, slightly later than requested."""
+    return source.chunk_bytes * 5 // 4
+
+
 def _parts(reader: _Reader, ends: _Ends, source: Source, rest: UnfinishedRecord) -> Iterator[Part]:
     held_max, begin = _held_max(source), reader.chunk.first
     first, held = begin, bytearray()
-    while block := reader.read(_wanted_bytes(source, len(held))):
+    while block := reader.read(_wanted_bytes(source, len(held), left=reader.left)):
         end = ends.last_end(block)
         if end is not None:
             raw = block if not held and end == len(block) else b"".join((held, memoryview(block)[:end]))
@@ -215,8 +225,13 @@ def _parts(reader: _Reader, ends: _Ends, source: Source, rest: UnfinishedRecord)
         rest.note(len(held), ends, begin=begin)
 
 
-def _wanted_bytes(source: Source, held_bytes: int) -> int:
-    """How much to read: what is missing to a whole number of chunks, unless a record in memory would get too long."""
+def _wanted_bytes(source: Source, held_bytes: int, *, left: int | None) -> int:
+    """How much to read: what is missing to a whole number of chunks, unless a record in memory would get too long.
+
+    The end of a chunk is read with the rest, because joining two parts would copy both.
+    """
+    if left is not None and held_bytes + left <= min(piece_bytes_max(source), _held_max(source)):
+        return left
     missing = source.chunk_bytes - held_bytes % source.chunk_bytes
     return min(missing, _held_max(source) - held_bytes)
 

@@ -39,6 +39,7 @@ from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.read.checked_parts import FileRewritten, ReadPart, TailWentOn, check_tail, read_parts
 from onceload_jobs.read.limits import NothingGood, bad_allowed, check_piece
 from onceload_jobs.read.new_content import NewContent, leave_out_consumed
+from onceload_jobs.read.parts import piece_bytes_max
 from onceload_jobs.read.rows import read_records
 from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.patience import Answer, until_answered
@@ -113,8 +114,7 @@ def pieces_of(
     """The parts to commit together: one, or small ones up to the size of a chunk; and whether they are the last."""
     held: list[ReadPart] = []
     held_bytes = 0
-    # A chunk ends after a newline, slightly later than requested: that rest stays with its part.
-    piece_bytes_max = job.declared.source.chunk_bytes * 5 // 4
+    bytes_max = piece_bytes_max(job.declared.source)
     for chunk in delivery.chunks:
         if on_chunk is not None:
             if held:
@@ -123,7 +123,7 @@ def pieces_of(
             on_chunk(chunk)
         try:
             for part in read_parts(chunk, job.declared.source):
-                if held and held_bytes + len(part.part.raw) > piece_bytes_max:
+                if held and held_bytes + len(part.part.raw) > bytes_max:
                     yield held, False
                     held, held_bytes = [], 0
                 held.append(part)

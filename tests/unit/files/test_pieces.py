@@ -104,15 +104,24 @@ def test_a_chunk_ends_where_it_should(folder, suffix, content, chunk_bytes, data
 
 @pytest.mark.parametrize("suffix", PACKS)
 @ON_DISK
-@given(content=contents(), chunk_bytes=st.integers(1, 50), record_bytes_max=st.integers(1, 50), sealed=st.booleans())
+@given(
+    content=contents(),
+    chunk_bytes=st.integers(1, 50),
+    record_bytes_max=st.integers(1, 50),
+    has_end=st.booleans(),
+    sealed=st.booleans(),
+)
 def test_exactly_the_records_that_are_too_long_stand_alone(
-    *, folder, suffix, content, chunk_bytes, record_bytes_max, sealed
+    *, folder, suffix, content, chunk_bytes, record_bytes_max, has_end, sealed
 ):
     path = written(folder / f"long{suffix}", content)
     fits = max(chunk_bytes, record_bytes_max)
     found = source(chunk_bytes, record_bytes_max=record_bytes_max)
 
-    parts = list(parts_of(chunk(path, sealed=sealed), found))
+    content = whole_lines(content) if has_end else content
+    end = len(content) if has_end else None
+
+    parts = list(parts_of(chunk(path, end=end, sealed=sealed), found))
 
     records = [line + b"\n" for line in content.split(b"\n")[:-1]]
     last = content[len(b"".join(records)) :]
@@ -121,6 +130,16 @@ def test_exactly_the_records_that_are_too_long_stand_alone(
     assert [part.raw for part in parts if part.too_long] == expected
     assert b"".join(part.raw for part in parts) == (content if sealed else whole_lines(content))
     assert touch(parts, first=0)
+
+
+def test_the_end_of_a_chunk_is_read_with_the_rest(folder):
+    content = b"x" * 99 + b"\n" + b"x" * 19 + b"\n"
+    path = folder / "ends-late.jsonl"
+    path.write_bytes(content)
+
+    (part,) = parts_of(chunk(path, end=120), source(100))
+
+    assert part.raw == content
 
 
 @pytest.mark.parametrize("suffix", PACKED)
