@@ -136,11 +136,13 @@ def _negative_exponents(octets: npt.NDArray[np.uint8]) -> Indices:
     """The positions of digits that may be an exponent: after a digit or point, an e and a minus."""
     found = [np.zeros(0, np.int64)]
     for at in range(0, len(octets), _SLAB_BYTES):
-        slab = octets[at : at + _SLAB_BYTES + 1]
-        found.append(np.flatnonzero((slab[1:] == ord("-")) & ((slab[:-1] | 0x20) == ord("e"))) + at)
-    behind = np.concatenate(found)
-    # From the point to the nine is one range, except for the slash.
-    return behind[octets[behind - 1] - ord(".") < 12] + 2
+        slab = octets[at : at + _SLAB_BYTES + 2]
+        # From the point to the nine is one range, except for the slash.
+        likely = (slab[2:] == ord("-")) & ((slab[1:-1] | 0x20) == ord("e")) & (slab[:-2] - ord(".") < 12)
+        # Looking for one is faster than for all positions, and usually there is none.
+        if likely.any():
+            found.append(np.flatnonzero(likely) + at + 3)
+    return np.concatenate(found)
 
 
 def _number_at(block: bytes, at: int) -> int:
