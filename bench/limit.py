@@ -82,6 +82,8 @@ class _Work:
     def run(self) -> None:
         try:
             with closing(psycopg2.connect(self.dsn)) as connection:
+                # pyarrow imports pandas for its first value, if it is installed.
+                pa.array([0])
                 self.together.wait()
                 for chunk in _one_ahead(self._read()):
                     _copy(connection, chunk)

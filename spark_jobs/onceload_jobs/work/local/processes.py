@@ -13,7 +13,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 
 def import_early() -> None:
     """Start the process to fork from, and do not wait for it."""
-    PROCESSES.set_forkserver_preload(["onceload_jobs.work.local.tasks"])
+    PROCESSES.set_forkserver_preload(["onceload_jobs.work.local.preloaded"])
     forkserver.ensure_running()
 
 
