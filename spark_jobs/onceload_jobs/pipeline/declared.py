@@ -166,8 +166,8 @@ class Source:
     #: After how many seconds without a change a file is complete, so that a last line without newline counts; 0: files
     #: are complete when they appear; None: never.
     sealed_after_s: float | None = None
-    #: The size of one commit, or of one staged part.
-    chunk_bytes: int = 32 * 2**20
+    #: The size of one commit, or of one staged part. From 32 MiB on, the C library takes new memory for each.
+    chunk_bytes: int = 24 * 2**20
     record_bytes_max: int = 64 * 2**20
 
 
