@@ -13,7 +13,8 @@ PROCESSES = multiprocessing.get_context("forkserver")
 
 def import_early() -> None:
     """Start the process to fork from, and do not wait for it."""
-    PROCESSES.set_forkserver_preload(["onceload_jobs.work.local.preloaded"])
+    # pyarrow imports the second one with its first array of numpy.
+    PROCESSES.set_forkserver_preload(["onceload_jobs.work.local.tasks", "numpy.ma"])
     forkserver.ensure_running()
 
 

@@ -21,6 +21,7 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.work.failures import FAILURES_MAX, TasksFailed, ends_all
 from onceload_jobs.work.local.processes import PROCESSES, start
+from onceload_jobs.work.local.without_pandas import keep_pandas_out
 from onceload_jobs.work.session import work
 
 _Result: TypeAlias = list[Note] | Exception
@@ -148,6 +149,7 @@ def _work(job: Job, name: SessionName, waits: bool, link: Connection) -> None:  
     # Ctrl-C in a terminal reaches all processes; the load ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_load, daemon=True).start()
+    keep_pandas_out()
     show_events(os.environ)
     use_access(job.access)
     found: _Result

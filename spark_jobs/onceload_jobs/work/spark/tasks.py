@@ -27,7 +27,6 @@ from onceload_jobs.work.spark.for_transform import accept_rows, read_delivery, s
 from onceload_jobs.work.spark.reports import TaskReports, message_of, raise_first, reporting_errors, sql_state_of
 from onceload_jobs.work.spark.start import running_spark, start_spark
 from onceload_jobs.work.spark.transform import as_declared, for_spark, spark_schema, with_output
-from onceload_jobs.work.without_pandas import keep_pandas_out
 from onceload_jobs.write.find_refused import ROW_REFUSED
 
 _BATCH_ROWS = 65_536
@@ -164,7 +163,6 @@ def _refuse_limits(transformed: DataFrame) -> None:
 
 def _work(job: Job, reports: TaskReports, has_copies: bool, sessions: Iterator[SessionName]) -> None:  # noqa: FBT001 - by partial.
     show_events(os.environ)
-    keep_pandas_out()
     context = TaskContext.get()
     # A retried task replaces the first try, unless that may still be alive, or have another name.
     is_retry = context is not None and context.attemptNumber() > 0
@@ -178,7 +176,6 @@ def _work(job: Job, reports: TaskReports, has_copies: bool, sessions: Iterator[S
 def _read(
     job: Job, deliveries: Sequence[Delivery], reports: TaskReports, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    keep_pandas_out()
     with reporting_errors(job, reports):
         for number in _each(numbers):
             notes: list[Note] = []

@@ -1,4 +1,4 @@
-"""Keep pandas out of the processes of sessions."""
+"""Keep pandas out of the processes of local sessions."""
 
 import sys
 from importlib.abc import MetaPathFinder
@@ -16,8 +16,8 @@ class _NotFound(MetaPathFinder):
 def keep_pandas_out() -> None:
     """Keep pyarrow from importing pandas, which takes 0.2 s in each process.
 
-    With the first list and the first array of numpy, pyarrow tries to import pandas, and remembers whether that worked.
-    If a frame is really needed, it tries again.
+    pyarrow tries to import it when it converts its first list and its first array of numpy, and remembers the result.
+    After that, it no longer knows the nulls of pandas. So this is only for a process in which no other code runs.
     """
     finder = _NotFound()
     sys.meta_path.insert(0, finder)
