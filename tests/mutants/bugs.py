@@ -873,6 +873,20 @@ LOAD_BUGS = (
         tests=(f"{OF_NUMERICS}::test_a_number_is_read_exactly_or_not_at_all",),
     ),
     Bug(
+        name="an exponent that begins in one slab and ends in the next is not found",
+        file="spark_jobs/onceload_jobs/formats/jsonl/rows.py",
+        correct="octets[at : at + _SLAB_BYTES + 2]",
+        wrong="octets[at : at + _SLAB_BYTES]",
+        tests=(f"{OF_NUMERICS}::test_an_exponent_is_found_wherever_it_begins",),
+    ),
+    Bug(
+        name="a record that is too long is held in memory at the end of a chunk",
+        file="spark_jobs/onceload_jobs/read/parts.py",
+        correct="min(piece_bytes_max(source), _held_max(source))",
+        wrong="piece_bytes_max(source)",
+        tests=("tests/unit/files/test_pieces.py::test_exactly_the_records_that_are_too_long_stand_alone",),
+    ),
+    Bug(
         name="a number with a small exponent becomes another one",
         file="spark_jobs/onceload_jobs/formats/jsonl/rows.py",
         correct="if _number_at(lines.block, at) > harmless]",

@@ -192,7 +192,7 @@ class _Reader:
 
 
 def piece_bytes_max(source: Source) -> int:
-    """How much is read and committed together: a chunk, which ends after a newline, slightly later than requested."""
+    """How much is read and committed together at most: a chunk ends after a newline, slightly later than requested."""
     return source.chunk_bytes * 5 // 4
 
 
@@ -228,7 +228,7 @@ def _parts(reader: _Reader, ends: _Ends, source: Source, rest: UnfinishedRecord)
 def _wanted_bytes(source: Source, held_bytes: int, *, left: int | None) -> int:
     """How much to read: what is missing to a whole number of chunks, unless a record in memory would get too long.
 
-    The end of a chunk is read with the rest, because joining two parts would copy both.
+    If little of the chunk is left, all of it is read at once, because joining two parts would copy both.
     """
     if left is not None and held_bytes + left <= min(piece_bytes_max(source), _held_max(source)):
         return left

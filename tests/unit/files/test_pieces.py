@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onceload_core.errors import OnceloadError
@@ -111,6 +111,7 @@ def test_a_chunk_ends_where_it_should(folder, suffix, content, chunk_bytes, data
     has_end=st.booleans(),
     sealed=st.booleans(),
 )
+@example(content=b"x" * 52 + b"\n", chunk_bytes=50, record_bytes_max=1, has_end=True, sealed=False)
 def test_exactly_the_records_that_are_too_long_stand_alone(
     *, folder, suffix, content, chunk_bytes, record_bytes_max, has_end, sealed
 ):

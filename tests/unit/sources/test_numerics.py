@@ -139,3 +139,14 @@ def test_no_escape_hides_an_exponent(hidden):
     records = of_json([f'{{"a":"{hidden}"}}', '{"a":"1.50"}'], "numeric(12,2)")
 
     assert (records.rows.column("a").to_pylist(), len(records.bad)) == ([Decimal("1.50")], 1)
+
+
+@pytest.mark.parametrize("begins", range(2**16 - 4, 2**16 + 3))
+def test_an_exponent_is_found_wherever_it_begins(begins):
+    """The text is looked through in slabs of 64 KiB, and a number may begin in one and end in the next."""
+    line = '{"a":"1e-41"}'
+    padded = '{"a":"2"}'.ljust(begins - line.index("1") - 1)
+
+    records = of_json([padded, line], "numeric(12,2)")
+
+    assert (records.rows.column("a").to_pylist(), len(records.bad)) == ([Decimal(2)], 1)

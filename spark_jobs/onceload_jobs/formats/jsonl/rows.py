@@ -139,7 +139,7 @@ def _negative_exponents(octets: npt.NDArray[np.uint8]) -> Indices:
         slab = octets[at : at + _SLAB_BYTES + 2]
         # From the point to the nine is one range, except for the slash.
         likely = (slab[2:] == ord("-")) & ((slab[1:-1] | 0x20) == ord("e")) & (slab[:-2] - ord(".") < 12)
-        # Looking for one is faster than for all positions, and usually there is none.
+        # `any` is faster than `flatnonzero`, and usually there is no match.
         if likely.any():
             found.append(np.flatnonzero(likely) + at + 3)
     return np.concatenate(found)
