@@ -15,7 +15,7 @@ SELECT position, rewound_to FROM onceload.ledger
 
 -- name: no_way_back
 -- The last entry after a position that cannot be undone by deleting rows.
--- The planner reads only these entries if there are two queries, and both tables have the condition.
+-- There are two queries, and each has the condition on both tables. Otherwise the planner reads other entries as well.
 SELECT * FROM (
     (SELECT ledger.position, ledger.kind, receipt.producer
        FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
@@ -51,8 +51,9 @@ SELECT count(*) AS entries, CAST(coalesce(sum(loaded), 0) AS bigint) AS rows,
 
 -- name: preview_producers
 -- The producers of these commits, those with most rows first, and how many there are.
--- Only the names that are shown are looked up. Both tables have the condition on the position, so that the planner
--- reads only these entries. It must have no upper end: then the planner expects one row, and compares each with each.
+-- Only the names that are shown are looked up. The condition on the position is on both tables, so that the planner
+-- reads only these entries. Do not add an upper bound: with one, the planner expects a single row, and may compare each
+-- entry with each receipt.
 SELECT coalesce(live.name, most.name) AS name, most.rows, most.producers
   FROM (SELECT producer_id, max(receipt.producer) AS name, CAST(sum(receipt.rows) AS bigint) AS rows,
                count(*) OVER () AS producers

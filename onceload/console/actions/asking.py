@@ -71,7 +71,7 @@ class Question:
     sentences: tuple[str, ...]
     #: What the button says; None if there is nothing to do.
     button: str | None
-    #: If the question first needs another page.
+    #: Shown instead of the button, if the user must open another page first.
     link: Link | None = None
     field: Field | None = None
     #: What the numbers were of, such as the position: the answer refuses anything else.

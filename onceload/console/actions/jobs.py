@@ -98,12 +98,8 @@ def _replace(asked: Asked) -> Answer:
 def _ask_rewind(asked: Asked) -> Question:
     to = Position(asked.number("position"))
     title = f"Rewind to position {to:,}"
-    entries = PostgresLedger(asked.engine).position(asked.pipeline) - to
-    if entries > _COUNTED_AT_ONCE and asked.values.get("count") != "yes":
-        many = (f"The ledger has {entries:,} entries after this position.", f"Counting takes up to {_LEDGER_S} s.")
-        address = query(pipeline=asked.pipeline, position=to, count="yes")
-        link = Link(address=f"rewind?{address}", words="Count their rows and files")
-        return Question(title=title, sentences=many, button=None, link=link)
+    if many := _too_many_at_once(asked, to, title=title):
+        return many
     try:
         preview = _preview(asked, to)
     except TookTooLong:
@@ -117,6 +113,22 @@ def _ask_rewind(asked: Asked) -> Question:
     if found.producers > len(preview.most):
         sentences.append(f"… and {found.producers - len(preview.most):,} more files or producers.")
     return Question(title=title, sentences=(*sentences, *_BEFORE_REWIND), button="Rewind", seen=int(found.position))
+
+
+def _too_many_at_once(asked: Asked, to: Position, *, title: str) -> Question | None:
+    """The question whether to count very many entries, unless a pause makes that useless."""
+    entries = PostgresLedger(asked.engine).position(asked.file.declared.name) - to
+    if entries <= _COUNTED_AT_ONCE or asked.values.get("count") == "yes":
+        return None
+    if paused := _paused(asked, title=title):
+        return paused
+    sentences = (
+        f"The ledger has {entries:,} entries after this position. Nothing was changed.",
+        "Before a rewind, their rows and files must be counted. This can take a minute.",
+    )
+    address = query(pipeline=asked.pipeline, position=to, count="yes")
+    link = Link(address=f"rewind?{address}", words="Count rows and files")
+    return Question(title=title, sentences=sentences, button=None, link=link)
 
 
 def _preview(asked: Asked, to: Position) -> Preview:
