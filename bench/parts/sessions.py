@@ -6,7 +6,7 @@ from bench.measured import Figure, Measured, table
 from bench.parts.stand import Stand, check_deep, declared_as
 from onceload.pipeline_file import read_pipeline
 from onceload_core.delivery import Mode
-from onceload_jobs.pipeline.declared import Publish
+from onceload_jobs.pipeline.declared import Publish, Source
 
 _SESSIONS = (1, 2, 4, 8)
 _ROWS_OF_TINY = 10
@@ -83,7 +83,8 @@ def shared_pipeline(stand: Stand) -> str:
 events in chunks of {_CHUNK_BYTES / 2**20:g} MiB.
 Sessions are processes of `onceload consume` with `publish: direct`, measured from the first commit to the last, \
 without their start.
-The share of handing out is that of all calls to the board in a load by one session with chunks of 32 MiB.
+The share of handing out is that of all calls to the board in a load by one session with chunks of \
+{Source.chunk_bytes / 2**20:g} MiB.
 
 {table(["figure", "must", "aim", "measured", "reached"], [each.row() for each in figures])}
 
