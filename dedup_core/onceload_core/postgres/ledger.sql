@@ -338,6 +338,8 @@ WITH offered AS (
            SELECT FROM onceload.message AS seen
             WHERE seen.pipeline_id = :pipeline_id AND seen.message = offered.message
               AND seen.day >= today.day - :keep_days)
+     -- In the order of the index: hashes are random, and each would go to another page of it.
+     ORDER BY offered.message
     RETURNING message
 )
 SELECT (SELECT count(*) FROM offered) AS offered, (SELECT count(*) FROM recorded) AS recorded;
