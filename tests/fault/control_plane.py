@@ -41,9 +41,9 @@ _LOOKS_EVERY_S = 0.02
 #: A run that is over before it could be struck is followed by another.
 _MISSED_MAX = 6
 _STRIKES_PER_RUN = 3
-#: In so small chunks that a delivery is held for long enough to be seen.
 _FILES = 2
 _ROWS = 2_000
+#: The chunks are so small that a delivery is held for long enough to be seen.
 _PIPELINE = """\
 pipeline: {name}
 source: {{path: "{folder}/*.jsonl", format: jsonl, chunk_bytes: 1024}}
