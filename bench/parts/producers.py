@@ -1,4 +1,4 @@
-"""Records that name their producer, beside files that are their own producers."""
+"""Records that name their producer or have a business id, beside files that are their own producers."""
 
 from dataclasses import replace
 
@@ -6,9 +6,10 @@ from bench.events import Events
 from bench.measured import Figure
 from bench.parts.section import section
 from bench.parts.stand import Stand, declared_as
-from onceload_jobs.pipeline.declared import Publish, RecordProducer
+from onceload_jobs.pipeline.declared import MessageId, Publish, RecordProducer
 
-DIRECT, PRODUCERS = "direct", "staged, record producers"
+DIRECT, PRODUCERS, MESSAGES = "direct", "staged, record producers", "staged, business ids"
+_KEEP_DAYS = 7
 
 
 def producers(stand: Stand) -> str:
@@ -19,12 +20,21 @@ def producers(stand: Stand) -> str:
         direct = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
         producer = RecordProducer(name="device", sequence="sequence")
         named = replace(direct, publish=Publish.STAGED, producer=producer)
+        messages = replace(
+            direct,
+            publish=Publish.STAGED,
+            pipeline=replace(direct.pipeline, message_keep_days=_KEEP_DAYS),
+            message_id=MessageId(columns=("device", "sequence"), keep_days=_KEEP_DAYS),
+        )
         ways = {
             name: stand.ours(declared, rows=rows, amount=amount)
-            for name, declared in ((DIRECT, direct), (PRODUCERS, named))
+            for name, declared in ((DIRECT, direct), (PRODUCERS, named), (MESSAGES, messages))
         }
         taken = stand.alternate(ways)
     ratio = taken[PRODUCERS].per(taken[DIRECT])
     figures = [Figure(name="record producers, staged ÷ direct", must=0.4, aim=0.5, measured=ratio)]
-    data = f"Data: {rows:,} events of {devices:,} devices that take turns; the ledger knows each device and its ids."
+    data = (
+        f"Data: {rows:,} events of {devices:,} devices that take turns; the ledger knows each device and its ids, or "
+        "the business id of each event. All of them are new."
+    )
     return section(data, figures, taken)

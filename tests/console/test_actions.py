@@ -269,6 +269,16 @@ def test_very_many_commits_are_counted_only_if_the_user_asks_for_it(console, mon
     assert form_of(counted)["seen"] == "2"
 
 
+def test_during_a_pause_very_many_commits_are_not_offered_to_be_counted(console, monkeypatch):
+    monkeypatch.setattr(jobs, "_COUNTED_AT_ONCE", 1)
+    confirm(console, "/pause?pipeline=well", why="the file is wrong")
+
+    question = console.get("/rewind?pipeline=well&position=0").text
+
+    assert "the file is wrong" in words_of(question)
+    assert "count=yes" not in question
+
+
 def test_a_rewind_says_the_same_in_its_question_as_in_its_dry_run(console, day):
     declared = read_pipeline(day.folder / "pipelines" / "well.yaml")
     rewind(declared, day.engine, to=Position(1), dry_run=False)

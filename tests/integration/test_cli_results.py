@@ -85,6 +85,34 @@ def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
     assert in_a_process("validate", str(tmp_path / "orders.yaml"), **here).returncode == 0
 
 
+#: Python runs it first, in each process: it notes in which ones pandas is imported.
+NOTING_PANDAS = """
+import multiprocessing, os, sys
+
+class Noting:
+    def find_spec(self, name, *_):
+        if name == "pandas":
+            with open(os.environ["NOTED"], "a") as file:
+                print(multiprocessing.current_process().name, file=file)
+
+sys.meta_path.insert(0, Noting())
+"""
+
+
+def test_the_sessions_of_a_load_do_not_import_pandas(dsn, tmp_path):
+    noted = tmp_path / "noted"
+    (tmp_path / "sitecustomize.py").write_text(NOTING_PANDAS)
+    environment = {"PYTHONPATH": str(tmp_path), "NOTED": str(noted), "ONCELOAD_DSN": dsn}
+    # pyarrow imports it as soon as it converts a list.
+    other = "import multiprocessing, pyarrow; multiprocessing.current_process().name = 'other'; pyarrow.array([1])"
+    subprocess.run([sys.executable, "-c", other], env=os.environ | environment, check=True, timeout=60)
+    assert noted.read_text().splitlines() == ["other"]
+
+    assert in_a_process("load", SAMPLE, "--engine", "local", **environment).returncode == 0
+
+    assert not [name for name in noted.read_text().splitlines() if name.startswith("onceload ")]
+
+
 @pytest.mark.parametrize("wrong", [[], ["--batch", "one", "--output", "x.yaml"]])
 def test_an_audit_is_of_a_batch_and_only_a_draft_goes_to_a_file(dsn, wrong):
     done = onceload("audit", SAMPLE, *wrong, ONCELOAD_DSN=dsn)

@@ -1,4 +1,4 @@
-"""Producers that the records name, and business ids: what is new is decided record by record."""
+"""Producers that the records name: what is new is decided record by record."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,6 @@ from onceload_jobs.recover.retry import retry
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads
 from tests.loads.small_batches import small_batches_in_files
-from tests.servers import execute
 
 COLUMNS = {"device": "text", "seq": "bigint", "amount": "numeric(12,2)"}
 
@@ -300,18 +299,6 @@ def test_a_fixed_record_of_an_ordered_producer_is_loaded_by_a_pipeline_of_its_ow
         assert verify(declared, loads.engine, deep=True).differences == ()
 
 
-def test_a_business_id_takes_effect_once_in_its_window(loads):
-    keep = replace(loads.declared.pipeline, message_keep_days=2)
-    loads.declared = replace(loads.declared, pipeline=keep, message_id=MessageId(columns=("id",), keep_days=2))
-    loads.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 1, "note": "b"}\n{"id": 2}\n')
-    first = loads.load()
-    loads.write("b.jsonl", '{"id": 2, "note": "again"}\n{"id": 3}\n')
-    second = loads.load()
-
-    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (2, 1, 1, 1)
-    assert loads.rows("id, note") == [(1, "a"), (2, None), (3, None)]
-
-
 @pytest.mark.parametrize("is_file_first", [True, False])
 def test_a_file_that_is_called_like_a_producer_is_refused(devices, is_file_first):
     """What one of them consumed would be the other's."""
@@ -339,23 +326,3 @@ def test_a_file_and_a_producer_of_one_batch_that_are_called_the_same_are_refused
         devices.load(source=replace(devices.declared.source, path=str(devices.folder / "*")))
 
     assert devices.rows("seq") == []
-
-
-def test_business_ids_stay_the_same_whatever_the_server_is_set_to(loads):
-    columns = (parse_column("id", "bytea"),)
-    loads.declared = replace(
-        loads.declared,
-        columns=columns,
-        pipeline=replace(loads.declared.pipeline, message_keep_days=2),
-        message_id=MessageId(columns=("id",), keep_days=2),
-    )
-    loads.write("a.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
-    loads.load()
-    ((name,),) = loads.ask("SELECT current_database()")
-    execute(loads.admin_dsn, f'ALTER DATABASE "{name}" SET bytea_output = escape')
-    loads.engine.dispose()
-    loads.write("b.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
-
-    report = loads.load()
-
-    assert (report.loaded, report.duplicates) == (0, 1)

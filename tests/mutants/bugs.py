@@ -71,6 +71,7 @@ OF_PAUSES = "tests/integration/test_pausing.py"
 OF_PAUSED_LOADS = "tests/loads/test_pause.py"
 _BEHIND_ANY_COMMIT = "test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit"
 _WITH_A_PART_LOADED = "test_a_fault_that_was_found_once_is_not_found_again_when_a_part_of_a_file_is_loaded"
+OF_BUSINESS_IDS = "tests/loads/test_business_ids.py"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_NOTHING_GOOD = "tests/loads/test_nothing_good.py"
@@ -280,7 +281,7 @@ COMMIT_BUGS = (
         file=COMMIT,
         correct="    if isinstance(commit, BulkCommit) and commit.offered_messages is not None:\n",
         wrong="    if isinstance(commit, BulkCommit) and commit.offered_messages == commit.batch:\n",
-        tests=(f"{OF_RECORD_PRODUCERS}::test_a_business_id_takes_effect_once_in_its_window",),
+        tests=(f"{OF_BUSINESS_IDS}::test_a_business_id_takes_effect_once_in_its_window",),
     ),
     Bug(
         name="a repeated business id accepted",
@@ -292,15 +293,15 @@ COMMIT_BUGS = (
     Bug(
         name="message window ignored: only today's business ids count",
         file=LEDGER_SQL,
-        correct="AND seen.day >= today.day - :keep_days)",
-        wrong="AND seen.day >= today.day - 0 * :keep_days)",
+        correct="AND seen.day >= (SELECT day FROM today) - :keep_days)",
+        wrong="AND seen.day >= (SELECT day FROM today) - 0 * :keep_days)",
         tests=(f"{IN_POSTGRES}::test_a_business_id_is_remembered_for_as_long_as_the_pipeline_declares",),
     ),
     Bug(
         name="message window without end: an id is refused forever",
         file=LEDGER_SQL,
-        correct="AND seen.day >= today.day - :keep_days)",
-        wrong="AND seen.day >= today.day - 10000 * :keep_days)",
+        correct="AND seen.day >= (SELECT day FROM today) - :keep_days)",
+        wrong="AND seen.day >= (SELECT day FROM today) - 10000 * :keep_days)",
         tests=(f"{IN_POSTGRES}::test_a_business_id_takes_effect_again_after_its_window",),
     ),
     Bug(
@@ -838,11 +839,18 @@ LOAD_BUGS = (
         tests=(f"{OF_RECORD_PRODUCERS}::test_the_server_decides_as_judge_does",),
     ),
     Bug(
+        name="each local session imports pandas",
+        file="spark_jobs/onceload_jobs/work/local/tasks.py",
+        correct="    keep_pandas_out()\n",
+        wrong="",
+        tests=("tests/integration/test_cli_results.py::test_the_sessions_of_a_load_do_not_import_pandas",),
+    ),
+    Bug(
         name="a business id that occurs twice in a batch is published twice",
         file="spark_jobs/onceload_jobs/publish/by_message.sql",
-        correct="AS unknown\n WHERE _position = 1;",
-        wrong="AS unknown;",
-        tests=(f"{OF_RECORD_PRODUCERS}::test_a_business_id_takes_effect_once_in_its_window",),
+        correct="AS ranked WHERE _position > 1;",
+        wrong="AS ranked WHERE false;",
+        tests=(f"{OF_BUSINESS_IDS}::test_a_business_id_takes_effect_once_in_its_window",),
     ),
     Bug(
         name="a record that took effect in another file is published again",

@@ -238,9 +238,8 @@ def record_messages(
     binds = {"pipeline_id": taken.pipeline_id, "position": taken.position, "keep_days": taken.message_keep_days}
     repeats = 0
     for offered, its_binds in _offered_messages(commit):
-        statement = _offering("record_messages", offered.text)
-        done = connection.execute(statement, {**binds, **its_binds}).one()
-        repeats += done.offered - done.recorded
+        count = connection.execute(_offering("count_messages", offered.text), its_binds).scalar_one()
+        repeats += count - connection.execute(_offering("record_messages", offered.text), binds | its_binds).rowcount
     if repeats and not repeats_allowed:
         raise AlreadyConsumed(commit.session.pipeline, (f"{repeats} business ids",))
 
@@ -249,7 +248,7 @@ def offers_messages(commit: Commit[Connection]) -> bool:
     return bool(commit.message_ids) or (isinstance(commit, BulkCommit) and commit.offered_messages is not None)
 
 
-def _offered_messages(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
+def _offered_messages(commit: Commit[Connection]) -> Iterator[tuple[TextClause, dict[str, object]]]:
     """The business ids of a commit in batches: the statement that returns their hashes, and its binds."""
     for some in in_batches(commit.message_ids):
         messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)

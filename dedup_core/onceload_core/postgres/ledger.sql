@@ -322,27 +322,24 @@ HAVING count(*) > 1 OR NOT EXISTS (
 SELECT * FROM unnest(CAST(:messages AS bytea[])) AS offered (message)
 
 -- name: messages_in_a_table
-SELECT DISTINCT _message AS message FROM {table}
+SELECT _message AS message FROM {table}
+
+-- name: count_messages
+SELECT count(DISTINCT message) FROM ({offered}) AS offered;
 
 -- name: record_messages
--- An id that was recorded inside the window is not recorded again, and the counts show it.
+-- An id that was recorded inside the window is not recorded again, and the row count shows it.
 -- Commits of a pipeline are serialized here, so no other commit can record an id in between.
-WITH offered AS (
-    {offered}
-), recorded AS (
-    INSERT INTO onceload.message (pipeline_id, message, day, position)
-    SELECT :pipeline_id, offered.message, today.day, :position
-      FROM offered,
-           (SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS day) AS today
-     WHERE NOT EXISTS (
-           SELECT FROM onceload.message AS seen
-            WHERE seen.pipeline_id = :pipeline_id AND seen.message = offered.message
-              AND seen.day >= today.day - :keep_days)
-     -- In the order of the index: hashes are random, and each would go to another page of it.
-     ORDER BY offered.message
-    RETURNING message
-)
-SELECT (SELECT count(*) FROM offered) AS offered, (SELECT count(*) FROM recorded) AS recorded;
+WITH today AS MATERIALIZED (SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS day)
+INSERT INTO onceload.message (pipeline_id, message, day, position)
+SELECT :pipeline_id, offered.message, (SELECT day FROM today), :position
+  FROM (SELECT DISTINCT message FROM ({offered}) AS offered) AS offered
+ WHERE NOT EXISTS (
+       SELECT FROM onceload.message AS seen
+        WHERE seen.pipeline_id = :pipeline_id AND seen.message = offered.message
+          AND seen.day >= (SELECT day FROM today) - :keep_days)
+ -- In the order of the index: hashes are random, and each would go to another page of it.
+ ORDER BY offered.message;
 
 -- name: record_quarantine
 INSERT INTO onceload.quarantine (pipeline_id, position, producer_id, sequence_id, raw, column_name, reason)

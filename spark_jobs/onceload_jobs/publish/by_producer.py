@@ -65,7 +65,7 @@ class ByProducer:
 
     def offer(self, connection: Connection, to_consume: NewIds, published: RowSource) -> int:
         """Collect the advance of each producer, and return how many rows they load."""
-        is_all = published == to_consume.source
+        is_all = published is to_consume.source
         self._run(
             connection,
             "offer_any" if self._order is Order.ANY else "offer_ordered",

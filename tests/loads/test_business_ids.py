@@ -1,0 +1,140 @@
+"""Business ids: of the records with one id, the first takes effect, as long as the id is remembered."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Expectation, MessageId, Publish, RecordProducer, Suite
+from tests.loads.conftest import Loads
+from tests.servers import execute
+
+COLUMNS = {"device": "text", "seq": "bigint", "id": "bigint", "note": "bigint"}
+
+
+@pytest.fixture
+def publish():
+    return Publish.STAGED
+
+
+@pytest.fixture
+def messages(loads: Loads) -> Loads:
+    keep = replace(loads.declared.pipeline, message_keep_days=2)
+    loads.declared = replace(loads.declared, pipeline=keep, message_id=MessageId(columns=("id",), keep_days=2))
+    return loads
+
+
+def test_a_business_id_takes_effect_once_in_its_window(messages):
+    messages.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 1, "note": "b"}\n{"id": 2}\n')
+    first = messages.load()
+    messages.write("b.jsonl", '{"id": 2, "note": "again"}\n{"id": 3}\n')
+    second = messages.load()
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (2, 1, 1, 1)
+    assert messages.rows("id, note") == [(1, "a"), (2, None), (3, None)]
+
+
+def test_ids_that_are_no_longer_remembered_take_effect_again(messages):
+    messages.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 2, "note": "a"}\n')
+    messages.load()
+
+    ((today,),) = messages.ask("SELECT DISTINCT day FROM onceload.message")
+    # As if it had been loaded three days ago. Each day has a partition.
+    execute(
+        messages.admin_dsn,
+        f"CREATE TABLE onceload.message_earlier PARTITION OF onceload.message"
+        f" FOR VALUES FROM ('{today - timedelta(days=3)}') TO ('{today - timedelta(days=2)}')",
+    )
+    execute(messages.admin_dsn, "UPDATE onceload.message SET day = day - 3 WHERE message = sha256('[\"1\"]')")
+    messages.write("b.jsonl", '{"id": 1, "note": "b"}\n{"id": 2, "note": "b"}\n')
+
+    report = messages.load()
+
+    assert (report.loaded, report.duplicates) == (1, 1)
+    assert messages.rows("id, note") == [(1, "a"), (1, "b"), (2, "a")]
+
+
+def test_an_audit_reads_the_rows_that_would_be_published(messages):
+    unique = Expectation(type="expect_column_values_to_be_unique", kwargs={"column": "id"})
+    messages.declared = replace(messages.declared, suite=Suite(name="s", path="s.yaml", expectations=(unique,)))
+    messages.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 1, "note": "b"}\n{"id": 2}\n')
+
+    report = messages.load()
+
+    assert (report.loaded, report.duplicates) == (2, 1)
+    assert messages.ask("SELECT passed, rows FROM onceload.audit") == [(True, 2)]
+
+
+@pytest.mark.parametrize("order", [None, *Order], ids=["of files", "any", "ordered"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_new_record_of_each_id_takes_effect(messages, order, seed):
+    """Ids are repeated within a batch and from load to load. A producer that the records name decides first."""
+    columns = tuple(parse_column(*each) for each in COLUMNS.items())
+    producer = order and RecordProducer(name="device", sequence="seq", order=order)
+    messages.declared = replace(messages.declared, columns=columns, producer=producer)
+    rng, expected, model = Random(seed), list[tuple[object, ...]](), _Model(order)
+    for number in range(4):
+        offered = [
+            (rng.choice(["d1", "d2"]), rng.randrange(12), rng.randrange(30), 100 * number + note)
+            for note in range(rng.randrange(1, 12))
+        ]
+        half = len(offered) // 2
+        for name, some in (("a", offered[:half]), ("b", offered[half:])):
+            messages.write(f"{number}{name}.jsonl", "".join(_record(each) for each in some))
+
+        report = messages.load()
+
+        new = list(model.new(offered))
+        expected += new
+        assert (report.loaded, report.duplicates) == (len(new), len(offered) - len(new))
+        assert messages.rows("device, seq, id, note") == sorted(expected)
+
+
+class _Model:
+    """The rows that take effect, decided one by one."""
+
+    def __init__(self, order: Order | None) -> None:
+        self._order = order
+        self._consumed: dict[str, set[int]] = {"d1": set(), "d2": set()}
+        self._ids: set[int] = set()
+
+    def new(self, offered: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int, int]]:
+        before = {device: set(consumed) for device, consumed in self._consumed.items()}
+        for device, seq, number, note in offered:
+            if self._order is not None:
+                is_late = self._order is Order.ORDERED and seq <= max(before[device], default=-1)
+                if is_late or seq in self._consumed[device]:
+                    continue
+                self._consumed[device].add(seq)
+            if number not in self._ids:
+                self._ids.add(number)
+                yield device, seq, number, note
+
+
+def _record(values: tuple[object, ...]) -> str:
+    return json.dumps(dict(zip(COLUMNS, values, strict=True))) + "\n"
+
+
+def test_business_ids_stay_the_same_whatever_the_server_is_set_to(loads):
+    columns = (parse_column("id", "bytea"),)
+    loads.declared = replace(
+        loads.declared,
+        columns=columns,
+        pipeline=replace(loads.declared.pipeline, message_keep_days=2),
+        message_id=MessageId(columns=("id",), keep_days=2),
+    )
+    loads.write("a.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
+    loads.load()
+    ((name,),) = loads.ask("SELECT current_database()")
+    execute(loads.admin_dsn, f'ALTER DATABASE "{name}" SET bytea_output = escape')
+    loads.engine.dispose()
+    loads.write("b.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
+
+    report = loads.load()
+
+    assert (report.loaded, report.duplicates) == (0, 1)
