@@ -17,6 +17,7 @@ from sqlalchemy import Engine as Database
 
 from onceload.choices import chosen, how_of
 from onceload.databases import open_database, ready_database
+from onceload.extras import check_installed
 from onceload.host_program import guarded, main_kept
 from onceload.settings import Settings, given_settings, user_name
 from onceload.sources import has_source
@@ -149,6 +150,8 @@ class Pipeline(_Described):
         second, from another thread. A Spark session of the calling program is used, and not stopped.
         Files that cannot be loaded raise no error, because the others are loaded: see `notes` of the report.
         """
+        if self.declared.suite is not None:
+            check_installed("great_expectations", needed_by="quality.suite")
         how = _options(self, engine=engine, master=master, spark_options=spark_options)
         how |= {"choice": _chosen(self, only, replaces=replaces), "differences_accepted": accepts_differences}
         return _load(self, batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})

@@ -85,6 +85,16 @@ def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
     assert in_a_process("validate", str(tmp_path / "orders.yaml"), **here).returncode == 0
 
 
+def test_a_load_that_cannot_be_audited_begins_nothing(dsn, monkeypatch):
+    monkeypatch.setattr("onceload.extras.find_spec", lambda name: None if name == "great_expectations" else name)
+
+    done = onceload("load", SAMPLE, ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 2
+    assert "pip install 'onceload[quality]'" in done.stderr
+    assert "nothing to show" in onceload("status", ONCELOAD_DSN=dsn).stderr
+
+
 #: Python runs it first, in each process: it notes in which ones pandas is imported.
 NOTING_PANDAS = """
 import multiprocessing, os, sys
