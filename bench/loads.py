@@ -31,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wanted = parser.add_argument_group("loads")
     wanted.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="some parts of the loads")
     wanted.add_argument("--rows", type=int, help="of the comparison with others (3 000 000)")
-    wanted.add_argument(
-        "--rows-large", type=int, help="of the large file, and of records with ids of their own (10 000 000)"
-    )
+    wanted.add_argument("--rows-large", type=int, help="of the large file, and of records with ids (10 000 000)")
     wanted.add_argument("--rows-dlt", type=int, help="of the file that dlt loads (300 000)")
     wanted.add_argument("--files", type=int, help=f"small files, of {SMALL_ROWS} rows each (10 000)")
     wanted.add_argument("--memory-bytes", type=int, help="of the file that memory is measured with (5 000 000 000)")

@@ -34,7 +34,7 @@ def producers(stand: Stand) -> str:
     ratio = taken[PRODUCERS].per(taken[DIRECT])
     figures = [Figure(name="record producers, staged ÷ direct", must=0.4, aim=0.5, measured=ratio)]
     data = (
-        f"Data: {rows:,} events of {devices:,} devices that take turns; the ledger knows each device and its ids, or "
-        "the business id of each event. All of them are new."
+        f"Data: {rows:,} events of {devices:,} devices that take turns. All ids are new. The ledger records the ids of "
+        "each device, or the business id of each event."
     )
     return section(data, figures, taken)

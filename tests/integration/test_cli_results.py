@@ -95,7 +95,7 @@ def test_a_load_that_cannot_be_audited_begins_nothing(dsn, monkeypatch):
     assert "nothing to show" in onceload("status", ONCELOAD_DSN=dsn).stderr
 
 
-#: Python runs it first, in each process: it notes in which ones pandas is imported.
+#: Python runs this when a process starts. It notes which processes import pandas.
 NOTING_PANDAS = """
 import multiprocessing, os, sys
 

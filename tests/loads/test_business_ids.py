@@ -1,20 +1,40 @@
-"""Business ids: of the records with one id, the first takes effect, as long as the id is remembered."""
+"""Business ids: of several records with one id, only the first takes effect while the id is remembered."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
+from onceload_core.names import Position
+from onceload_core.ports import Commit
+from onceload_core.postgres import PostgresLedger
 from onceload_core.verdicts import Order
 from onceload_jobs.pipeline.columns import parse_column
-from onceload_jobs.pipeline.declared import Expectation, MessageId, Publish, RecordProducer, Suite
+from onceload_jobs.pipeline.declared import (
+    Expectation,
+    MessageId,
+    Publish,
+    RecordProducer,
+    Suite,
+    TransformEngine,
+)
 from tests.loads.conftest import Loads
 from tests.servers import execute
 
 COLUMNS = {"device": "text", "seq": "bigint", "id": "bigint", "note": "bigint"}
+
+#: Two rows of each record.
+DOUBLED = "SELECT device, seq, id, note, _producer_id, _sequence FROM records, generate_series(1, 2)"
+AS_READ = "SELECT id, note, _producer_id, _sequence FROM records"
+STAGED = """
+    SELECT CAST(CAST(oid AS regclass) AS text) FROM pg_class
+     WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'
+"""
 
 
 @pytest.fixture
@@ -47,7 +67,7 @@ def test_ids_that_are_no_longer_remembered_take_effect_again(messages):
     # As if it had been loaded three days ago. Each day has a partition.
     execute(
         messages.admin_dsn,
-        f"CREATE TABLE onceload.message_earlier PARTITION OF onceload.message"
+        f"CREATE TABLE onceload.message_{today - timedelta(days=3):%Y%m%d} PARTITION OF onceload.message"
         f" FOR VALUES FROM ('{today - timedelta(days=3)}') TO ('{today - timedelta(days=2)}')",
     )
     execute(messages.admin_dsn, "UPDATE onceload.message SET day = day - 3 WHERE message = sha256('[\"1\"]')")
@@ -73,14 +93,14 @@ def test_an_audit_reads_the_rows_that_would_be_published(messages):
 @pytest.mark.parametrize("order", [None, *Order], ids=["of files", "any", "ordered"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_first_new_record_of_each_id_takes_effect(messages, order, seed):
-    """Ids are repeated within a batch and from load to load. A producer that the records name decides first."""
+    """Ids are repeated within a batch and from load to load. If records name a producer, its ids are checked first."""
     columns = tuple(parse_column(*each) for each in COLUMNS.items())
     producer = order and RecordProducer(name="device", sequence="seq", order=order)
     messages.declared = replace(messages.declared, columns=columns, producer=producer)
     rng, expected, model = Random(seed), list[tuple[object, ...]](), _Model(order)
     for number in range(4):
         offered = [
-            (rng.choice(["d1", "d2"]), rng.randrange(12), rng.randrange(30), 100 * number + note)
+            (rng.choice(["d1", "d2"]), 3 * number + rng.randrange(12), rng.randrange(20), 100 * number + note)
             for note in range(rng.randrange(1, 12))
         ]
         half = len(offered) // 2
@@ -93,6 +113,74 @@ def test_the_first_new_record_of_each_id_takes_effect(messages, order, seed):
         expected += new
         assert (report.loaded, report.duplicates) == (len(new), len(offered) - len(new))
         assert messages.rows("device, seq, id, note") == sorted(expected)
+
+
+@pytest.mark.parametrize("transform", [None, DOUBLED], ids=["as read", "doubled"])
+@pytest.mark.parametrize("order", [None, Order.ANY], ids=["of files", "any"])
+def test_ids_that_another_load_records_before_the_commit_are_left_out(messages, monkeypatch, order, transform):
+    """The decision is repeated; the second time, another load comes between again."""
+    columns = tuple(parse_column(*each) for each in COLUMNS.items())
+    producer = order and RecordProducer(name="device", sequence="seq", order=order)
+    messages.declared = replace(
+        messages.declared,
+        columns=columns,
+        producer=producer,
+        transform=transform,
+        transform_engine=TransformEngine.POSTGRES,
+    )
+    messages.write("a.jsonl", "".join(_record(("d1", number, number, 1)) for number in range(4)))
+    commit, others = PostgresLedger.commit, iter(["b.jsonl", "c.jsonl"])
+
+    def behind_another(ledger: PostgresLedger, offered: Commit[Connection], **begun: Any) -> Position:
+        if name := next(others, None):
+            number = "bc".index(name[0])
+            messages.write(name, _record(("d2", number, number, 2)))
+            with monkeypatch.context() as original:
+                original.setattr(PostgresLedger, "commit", commit)
+                messages.load()
+        return commit(ledger, offered, **begun)
+
+    monkeypatch.setattr(PostgresLedger, "commit", behind_another)
+
+    report = messages.load()
+
+    rows = 1 if transform is None else 2
+    assert (report.loaded, report.duplicates) == (2 * rows, 2 * rows)
+    assert messages.rows("id, note") == sorted([(0, 2), (1, 2), (2, 1), (3, 1)] * rows)
+    assert messages.ask("SELECT count(*) FROM onceload.message") == [(4,)]
+
+
+def test_a_batch_whose_ids_are_lost_by_a_crash_is_staged_again(messages, monkeypatch):
+    """A crash empties the unlogged tables that the commit was prepared from."""
+    messages.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 1, "note": "b"}\n{"id": 2}\n')
+    commit, emptied = PostgresLedger.commit, list[str]()
+
+    def behind_a_crash(ledger: PostgresLedger, offered: Commit[Connection], **begun: Any) -> Position:
+        if not emptied:
+            emptied.extend(name for (name,) in messages.ask(STAGED))
+            execute(messages.admin_dsn, f"TRUNCATE {', '.join(emptied)}")
+        return commit(ledger, offered, **begun)
+
+    monkeypatch.setattr(PostgresLedger, "commit", behind_a_crash)
+
+    report = messages.load()
+
+    assert len(emptied) == len(["rows", "pieces", "message ids", "repeats"])
+    assert (report.loaded, report.duplicates) == (2, 1)
+    assert messages.rows("id") == [1, 2]
+
+
+def test_many_records_of_one_id_are_left_out_in_linear_time(messages):
+    """If each were compared with all others, this would take half a minute."""
+    count = 20_000
+    messages.declared = replace(messages.declared, transform=AS_READ, transform_engine=TransformEngine.POSTGRES)
+    messages.write("a.jsonl", "".join(f'{{"id": 1, "note": "{number}"}}\n' for number in range(count)))
+
+    report = messages.load()
+
+    assert (report.loaded, report.duplicates) == (1, count - 1)
+    assert messages.rows("id, note") == [(1, "0")]
+    assert report.seconds < 10
 
 
 class _Model:

@@ -41,8 +41,6 @@ class ByMessage:
             "id": _id_of(self._declared.message_id),
             "of_record": ", ".join(source.of_record),
             "position": position_of("_message", of_record=source.of_record),
-            "of_repeat": ", ".join(f"repeat.{name}" for name in source.of_record),
-            "of_there": ", ".join(f"there.{name}" for name in source.of_record),
             "is_same_record": " AND ".join(f"repeat.{name} = there.{name}" for name in source.of_record),
         }
         connection.execute(filled(SQL["make_ids"], **texts))

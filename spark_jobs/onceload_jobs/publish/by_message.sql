@@ -1,14 +1,15 @@
 -- name: make_ids
 -- The business id of each row, in the order in which the commit records them.
 -- A column of the target may have a collation in which different texts are equal, so ids are compared by their hashes.
--- Two processes of the server compute them, if it has two: the planner expects passing on the results to cost more.
--- They share no hash table, because the shared memory of a container is often small.
+-- Two processes of the server may compute the hashes. The planner would use one, because passing results on costs more
+-- by default. They share no hash table, because the shared memory of a container is often small.
 SET LOCAL parallel_tuple_cost = 0;
 SET LOCAL enable_parallel_hash = off;
-SET LOCAL max_parallel_workers_per_gather = 1;
+SELECT set_config('max_parallel_workers_per_gather',
+                  CAST(least(1, CAST(current_setting('max_parallel_workers_per_gather') AS int)) AS text), true);
 CREATE UNLOGGED TABLE {ids} AS
 SELECT {id} AS _message, {of_record} FROM {rows} ORDER BY _message;
--- Not for what follows: the planner knows too little of the ids of today, and each process would do all the work.
+-- The next statements run in one process: each process would build the whole table of the known ids.
 SET LOCAL max_parallel_workers_per_gather = 0;
 ANALYZE {ids};
 
@@ -41,10 +42,10 @@ DELETE FROM {ids} AS there USING {repeats} AS repeat WHERE {is_same_record};
   WHERE NOT EXISTS (SELECT FROM {repeats} AS repeat WHERE {is_same_record})) AS records
 
 -- name: copy_new
--- The rows that are new, if a transform may make several of one record, or rows of no record.
+-- The new rows, if a transform may make several rows of one record. Their ids may differ, so a row is left out by its id
+-- and its record.
 CREATE UNLOGGED TABLE {new} AS
 SELECT *
   FROM (SELECT *, {id} AS _message FROM {rows}) AS there
- WHERE NOT EXISTS (SELECT FROM {repeats} AS repeat
-                    WHERE repeat._message = there._message AND ({of_repeat}) IS NOT DISTINCT FROM ({of_there}));
+ WHERE NOT EXISTS (SELECT FROM {repeats} AS repeat WHERE repeat._message = there._message AND {is_same_record});
 ANALYZE {new};
