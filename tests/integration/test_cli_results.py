@@ -112,7 +112,8 @@ sys.meta_path.insert(0, Noting())
 def test_the_sessions_of_a_load_do_not_import_pandas(dsn, tmp_path):
     noted = tmp_path / "noted"
     (tmp_path / "sitecustomize.py").write_text(NOTING_PANDAS)
-    environment = {"PYTHONPATH": str(tmp_path), "NOTED": str(noted), "ONCELOAD_DSN": dsn}
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path, "NOTED": str(noted), "ONCELOAD_DSN": dsn}
     # pyarrow imports it as soon as it converts a list.
     other = "import multiprocessing, pyarrow; multiprocessing.current_process().name = 'other'; pyarrow.array([1])"
     subprocess.run([sys.executable, "-c", other], env=os.environ | environment, check=True, timeout=60)

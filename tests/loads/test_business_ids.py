@@ -150,6 +150,21 @@ def test_ids_that_another_load_records_before_the_commit_are_left_out(messages, 
     assert messages.ask("SELECT count(*) FROM onceload.message") == [(4,)]
 
 
+def test_each_row_of_a_record_counts_by_its_own_id(messages):
+    transform = "SELECT item AS id, seq, _producer_id, _sequence FROM records, unnest(items) AS item"
+    columns = tuple(parse_column(*each) for each in {"seq": "bigint", "items": "bigint[]"}.items())
+    messages.declared = replace(
+        messages.declared, columns=columns, transform=transform, transform_engine=TransformEngine.POSTGRES
+    )
+    messages.write("a.jsonl", '{"seq": 1, "items": [1, 2, 2]}\n{"seq": 2, "items": [2, 3]}\n')
+    first = messages.load()
+    messages.write("b.jsonl", '{"seq": 3, "items": [3, 4]}\n')
+    second = messages.load()
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (4, 1, 1, 1)
+    assert messages.rows("id, seq") == [(1, 1), (2, 1), (2, 1), (3, 2), (4, 3)]
+
+
 def test_a_batch_whose_ids_are_lost_by_a_crash_is_staged_again(messages, monkeypatch):
     """A crash empties the unlogged tables that the commit was prepared from."""
     messages.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 1, "note": "b"}\n{"id": 2}\n')

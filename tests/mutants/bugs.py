@@ -839,6 +839,20 @@ LOAD_BUGS = (
         tests=(f"{OF_RECORD_PRODUCERS}::test_the_server_decides_as_judge_does",),
     ),
     Bug(
+        name="all rows of a record are left out for one of their business ids",
+        file="spark_jobs/onceload_jobs/publish/by_message.sql",
+        correct="repeat._message = there._message AND {is_same_record}",
+        wrong="{is_same_record}",
+        tests=(f"{OF_BUSINESS_IDS}::test_each_row_of_a_record_counts_by_its_own_id",),
+    ),
+    Bug(
+        name="a repeated business id leaves out the rows of its first record too",
+        file="spark_jobs/onceload_jobs/publish/by_message.sql",
+        correct="repeat._message = there._message AND {is_same_record}",
+        wrong="repeat._message = there._message",
+        tests=(f"{OF_BUSINESS_IDS}::test_each_row_of_a_record_counts_by_its_own_id",),
+    ),
+    Bug(
         name="each local session imports pandas",
         file="spark_jobs/onceload_jobs/work/local/tasks.py",
         correct="    keep_pandas_out()\n",
