@@ -1,7 +1,7 @@
 """One file: its generations, what was loaded of it and by whom; and where one row came from."""
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -61,6 +61,14 @@ class File:
     work: Sequence[Record] = ()
     #: The lists of which only a part is shown.
     cut: tuple[str, ...] = ()
+
+
+def known_of(engine: Engine, pipeline: str, names: Iterable[str]) -> frozenset[str]:
+    """Those of some files of which something may be loaded."""
+    with reading(engine, "which files are known", pipeline=pipeline) as (connection, pipeline_id):
+        return frozenset(
+            connection.execute(SQL["known"], {"pipeline_id": pipeline_id, "names": array(names)}).scalars()
+        )
 
 
 def file_of(engine: Engine, pipeline: str, name: str) -> File:

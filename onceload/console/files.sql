@@ -7,6 +7,10 @@ SELECT producer.producer_id, producer.name, producer.generation, producer.size, 
   FROM onceload.producer WHERE producer.pipeline_id = :pipeline_id AND producer.name = :name
  ORDER BY producer.generation DESC LIMIT :at_most;
 
+-- name: known
+-- Which of these files a load has registered.
+SELECT DISTINCT name FROM onceload.producer WHERE pipeline_id = :pipeline_id AND name = ANY(CAST(:names AS text[]));
+
 -- name: receipts
 -- What loads read of these producers, the newest first. An index finds the receipts that have read records.
 SELECT receipt.position, receipt.producer_id, receipt.generation, CAST(receipt.spans AS text) AS spans, receipt.rows,

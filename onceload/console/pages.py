@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from onceload.console.access import Access
 from onceload.console.actions.asking import no_pipeline_file
 from onceload.console.charts import charts_of
-from onceload.console.files import File, file_of, row_of
+from onceload.console.files import File, file_of, known_of, row_of
 from onceload.console.hours import History
 from onceload.console.overview import Line, lines_of, overview, with_activity
 from onceload.console.parameters import Name, Number, Page, Word
@@ -211,8 +211,8 @@ class Pages:
             line = self._line(engine, pipeline)
             if line.row is None:
                 return self._new(request, line)
-            letters = dead_letters_of(engine, pipeline)
-        return self._page("attention.html", {**self._of(request, pipeline), "line": line, "letters": letters})
+            cases = _cases_of(engine, line)
+        return self._page("attention.html", {**self._of(request, pipeline), **cases})
 
     def _new(self, request: Request, line: Line) -> str:
         """A pipeline that has committed nothing yet."""
@@ -248,6 +248,13 @@ class Pages:
 
     def _page(self, template: str, values: Mapping[str, object]) -> str:
         return rendered(template, {"access": self._access, "now": _now(), **values})
+
+
+def _cases_of(engine: Engine, line: Line) -> dict[str, object]:
+    """What needs a person, and the files that can be compared with what was loaded of them."""
+    refused = [note.name for note in line.lag.notes if note.needs_a_person] if line.lag else []
+    letters = dead_letters_of(engine, line.name)
+    return {"line": line, "letters": letters, "known": known_of(engine, line.name, refused)}
 
 
 def _notes(behind: Behind | None, pipeline: str, name: str) -> list[str]:

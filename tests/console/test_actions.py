@@ -169,6 +169,18 @@ def test_a_pause_stops_loads_until_the_resume(console, day):
     assert rows(day, "late") == [1, 2]
 
 
+def test_a_file_of_which_nothing_was_loaded_is_not_compared(day, request):
+    day.write("rewritten/new\n.jsonl", '{"n": 1}\n')
+    console = request.getfixturevalue("console")
+    until(lambda: "Other files" in words_of(console.get("/attention?pipeline=rewritten").text))
+
+    page = console.get("/attention?pipeline=rewritten").text
+
+    assert "2 files cannot be loaded" in words_of(page)
+    compared = re.findall('href="(rewritten[^"]*)"', page)
+    assert [console.get(f"/{unescape(each)}").status_code for each in compared] == [200]
+
+
 def job(console: TestClient) -> str:
     """The newest job, when it has ended."""
     until(lambda: ">running<" not in console.get("/jobs").text)
