@@ -29,7 +29,7 @@ from tests.servers import execute
 COLUMNS = {"device": "text", "seq": "bigint", "id": "bigint", "note": "bigint"}
 
 #: Two rows of each record.
-DOUBLED = "SELECT device, seq, id, note, _producer_id, _sequence FROM records, generate_series(1, 2)"
+TWO_ROWS_EACH = "SELECT device, seq, id, note, _producer_id, _sequence FROM records, generate_series(1, 2)"
 AS_READ = "SELECT id, note, _producer_id, _sequence FROM records"
 STAGED = """
     SELECT CAST(CAST(oid AS regclass) AS text) FROM pg_class
@@ -115,7 +115,7 @@ def test_the_first_new_record_of_each_id_takes_effect(messages, order, seed):
         assert messages.rows("device, seq, id, note") == sorted(expected)
 
 
-@pytest.mark.parametrize("transform", [None, DOUBLED], ids=["as read", "doubled"])
+@pytest.mark.parametrize("transform", [None, TWO_ROWS_EACH], ids=["as read", "two rows each"])
 @pytest.mark.parametrize("order", [None, Order.ANY], ids=["of files", "any"])
 def test_ids_that_another_load_records_before_the_commit_are_left_out(messages, monkeypatch, order, transform):
     """The decision is repeated; the second time, another load comes between again."""
