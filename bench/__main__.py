@@ -127,8 +127,8 @@ The ways take turns within a repetition, {seconds:g} s each, so other work on th
 
 One pipeline commits one after another, because its commit lock makes positions gapless.
 Pipelines do not wait for each other.
-A commit is six statements against one (two for the id of the transaction; row, position with session, producer with \
-receipt, entry), so a commit of one row pays most for its proof.
+A commit is five statements against one (the id of the transaction, the row, the position with the session, \
+the producer with its receipt, and the entry), so a commit of one row pays most for its proof.
 
 ## A million producers
 

@@ -156,7 +156,7 @@ class PeakMemory:
 
 
 #: In the command lines of the processes that Python workers are forked from: Spark's, and those of local sessions.
-_BEGINS_WORKERS = ("pyspark.daemon", "multiprocessing.forkserver")
+_BEGINS_WORKERS = ("spark.daemon", "multiprocessing.forkserver")
 
 
 def peak_bytes(process: psutil.Process) -> int:

@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -67,6 +69,25 @@ def test_a_spark_that_stops_right_after_its_start_is_reported():
 
     with pytest.raises(TasksFailed, match=r"pipeline events.*The master of a cluster might be unreachable"):
         _ = SparkTasks("events", context).slots
+
+
+NEW_WORKER = """
+import sys
+
+from onceload_jobs.work.spark.start import start_spark
+
+context = start_spark("events", None, {}, tries=0)
+needed = ["onceload_jobs.work.session", "pandas", "pyspark.sql", "psycopg2"]
+print(context.parallelize([0], 1).map(lambda _: [name for name in needed if name not in sys.modules]).collect())
+context.stop()
+"""
+
+
+def test_a_new_worker_of_spark_has_nothing_to_import():
+    """Spark ends workers that are idle for a minute."""
+    done = subprocess.run([sys.executable, "-c", NEW_WORKER], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == ["[[]]"]
 
 
 def test_a_spark_of_the_program_is_used_and_not_stopped(loads, tasks):
