@@ -127,8 +127,9 @@ The ways take turns within a repetition, {seconds:g} s each, so other work on th
 
 One pipeline commits one after another, because its commit lock makes positions gapless.
 Pipelines do not wait for each other.
-A commit is five statements against one (the id of the transaction, the row, the position with the session, \
-the producer with its receipt, and the entry), so a commit of one row pays most for its proof.
+A commit runs five statements and the bare transaction one, so a commit of one row pays most for its proof.
+They are for the id of the transaction, the row, the position with the session, the producer with its receipt, and \
+the entry.
 
 ## A million producers
 

@@ -155,7 +155,7 @@ class PeakMemory:
         return "worker" if any(each in begun_by for each in _BEGINS_WORKERS) else "other"
 
 
-#: In the command lines of the processes that Python workers are forked from: Spark's, and those of local sessions.
+#: In the command lines of the processes that Python workers are forked from: Spark's daemon or ours, and a fork server.
 _BEGINS_WORKERS = ("spark.daemon", "multiprocessing.forkserver")
 
 

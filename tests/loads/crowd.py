@@ -278,7 +278,7 @@ class Crowd:
 
 
 def _is_of_daemon(process: psutil.Process | None) -> bool:
-    """Whether it is the daemon that Spark forks its Python workers from, or one of them."""
+    """Whether it is the daemon that Spark forks its Python workers from, or one of those workers."""
     return process is not None and any(part.endswith("spark.daemon") for part in process.cmdline())
 
 

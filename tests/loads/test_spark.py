@@ -84,7 +84,7 @@ context.stop()
 
 
 def test_a_new_worker_of_spark_has_nothing_to_import():
-    """Spark ends workers that are idle for a minute."""
+    """Otherwise a load after an idle minute waits for imports, because Spark has ended its workers."""
     done = subprocess.run([sys.executable, "-c", NEW_WORKER], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines() == ["[[]]"]

@@ -27,7 +27,7 @@ _LOCAL_OPTIONS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-#: Spark ends Python workers that are idle for a minute. With this, new ones have nothing to import.
+#: Spark ends Python workers that are idle for a minute. New ones are forked from our daemon, and import nothing.
 _OWN_LOCAL_OPTIONS = _LOCAL_OPTIONS | {"spark.python.daemon.module": "onceload_jobs.work.spark.daemon"}
 
 
@@ -58,7 +58,7 @@ def start_spark(name: str, master: str | None, options: Mapping[str, str], *, tr
         master = master or SparkConf().get("spark.master")
     conf = SparkConf().setAppName(f"onceload {name}")
     if master is None or master.startswith("local"):
-        # Programs for spark-submit may bring our packages as files, which only a running worker finds.
+        # A program for spark-submit may bring our packages as files. Only a running worker finds those, not the daemon.
         ours |= _LOCAL_OPTIONS if is_submitted else _OWN_LOCAL_OPTIONS
     if master is None or (is_submitted and master.startswith("local[") and "," not in master):
         # By default, the local scheduler gives up a task at its first failure.
