@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench import peers
 from bench.machine import Machine, describe
+from bench.measured import DAEMON
 from bench.parts.commands import commands
 from bench.parts.files import SMALL_ROWS, files
 from bench.parts.memory import memory
@@ -86,8 +87,8 @@ def _about(machine: Machine, stand: Stand, *, load_before: float, is_once: bool)
     session = ""
     if stand.session_start_s is not None:
         session = (
-            f"Spark's session took {stand.session_start_s:.1f} s to start and was warmed up by a load, but not its SQL;"
-            " neither is in any other number.\n"
+            f"Spark's session forks its workers from `{DAEMON}`. It took {stand.session_start_s:.1f} s to start and was"
+            " warmed up by a load, but not its SQL; neither is in any other number.\n"
         )
     several = (
         f"A number is the median of {stand.sizes.repetitions} repetitions, with the lowest and the highest in brackets."

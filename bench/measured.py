@@ -11,6 +11,9 @@ from time import perf_counter
 
 import psutil
 
+#: The module of the process that Spark's Python workers are forked from.
+DAEMON = "onceload_jobs.work.spark.daemon"
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -156,7 +159,7 @@ class PeakMemory:
 
 
 #: In the command lines of the processes that Python workers are forked from: Spark's daemon or ours, and a fork server.
-_BEGINS_WORKERS = ("spark.daemon", "multiprocessing.forkserver")
+_BEGINS_WORKERS = ("-m pyspark.daemon", f"-m {DAEMON}", "multiprocessing.forkserver")
 
 
 def peak_bytes(process: psutil.Process) -> int:

@@ -277,14 +277,10 @@ class Crowd:
             member.process.wait()
 
 
-def _is_of_daemon(process: psutil.Process | None) -> bool:
-    """Whether it is the daemon that Spark forks its Python workers from, or one of those workers."""
-    return process is not None and any(part.endswith("spark.daemon") for part in process.cmdline())
-
-
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        return _is_of_daemon(process) and _is_of_daemon(process.parent())
+        parent = process.parent()
+        return "pyspark.daemon" in process.cmdline() and parent is not None and "pyspark.daemon" in parent.cmdline()
     except psutil.Error:
         return False
 

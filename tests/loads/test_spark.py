@@ -76,14 +76,14 @@ import sys
 
 from onceload_jobs.work.spark.start import start_spark
 
-context = start_spark("events", None, {}, tries=0)
+context = start_spark("events", None, {"spark.python.daemon.module": "onceload_jobs.work.spark.daemon"}, tries=0)
 needed = ["onceload_jobs.work.session", "pandas", "pyspark.sql", "psycopg2"]
 print(context.parallelize([0], 1).map(lambda _: [name for name in needed if name not in sys.modules]).collect())
 context.stop()
 """
 
 
-def test_a_new_worker_of_spark_has_nothing_to_import():
+def test_a_new_worker_of_our_daemon_has_its_large_imports():
     """Otherwise a load after an idle minute waits for imports, because Spark has ended its workers."""
     done = subprocess.run([sys.executable, "-c", NEW_WORKER], capture_output=True, text=True, check=True)
 

@@ -21,8 +21,8 @@ from tests.waiting import until
 _PATIENCE_S = 300
 _ROOT = Path(__file__).resolve().parents[2]
 _SPARK_HOME = Path(pyspark.__file__).parent
-#: Spark's Python workers are forked from its daemon or ours, local sessions from a fork server.
-_FORKED_FROM = ("spark.daemon", "multiprocessing.forkserver")
+#: Spark's Python workers are forked from a daemon, local sessions from a fork server.
+_FORKED_FROM = ("pyspark.daemon", "multiprocessing.forkserver")
 
 
 class NotAsPlanned(AssertionError):

@@ -1,4 +1,8 @@
-"""The process that Spark forks its Python workers from. It has already imported what each of them needs."""
+"""A process that Spark may fork its Python workers from: it has already imported what each of them needs.
+
+For a session of Spark that stays, by its setting `spark.python.daemon.module`. A load that starts Spark does not use
+it: the load would not gain, and if an import fails here, Spark's error does not tell which.
+"""
 
 import numpy as np
 import pyarrow as pa

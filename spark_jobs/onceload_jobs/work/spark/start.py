@@ -27,8 +27,6 @@ _LOCAL_OPTIONS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-#: Spark ends Python workers that are idle for a minute. New ones are forked from our daemon, and import nothing.
-_OWN_LOCAL_OPTIONS = _LOCAL_OPTIONS | {"spark.python.daemon.module": "onceload_jobs.work.spark.daemon"}
 
 
 def running_spark(master: str | None, options: Mapping[str, str]) -> SparkContext | None:
@@ -57,9 +55,7 @@ def start_spark(name: str, master: str | None, options: Mapping[str, str], *, tr
             SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
         master = master or SparkConf().get("spark.master")
     conf = SparkConf().setAppName(f"onceload {name}")
-    if master is None or master.startswith("local"):
-        # A program for spark-submit may bring our packages as files. Only a running worker finds those, not the daemon.
-        ours |= _LOCAL_OPTIONS if is_submitted else _OWN_LOCAL_OPTIONS
+    ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
     if master is None or (is_submitted and master.startswith("local[") and "," not in master):
         # By default, the local scheduler gives up a task at its first failure.
         master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
