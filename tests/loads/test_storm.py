@@ -318,6 +318,22 @@ def test_a_retry_at_any_word_of_a_replacement_brings_no_record_twice(stand: Stan
             raise fault
 
 
+_ADDING = Words(form=Form.FIXED, adds_columns=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "ends"), [(Fault.UNANSWERED, 20), pytest.param(Fault.CUT, 60, marks=pytest.mark.long)]
+)
+def test_a_retry_that_loses_its_connection_anywhere_ends_as_one_that_may_be_called_again(
+    stand: Stand, fault: Fault, ends: int
+):
+    """Also where it only reads, as the columns of its target."""
+    for at in range(ends):
+        found = stand.fault_of(Drawn(_ADDING, (Append("day/a.fixed", 20, bad=2), Load(), Retry(fault=fault, at=at))))
+        if found:
+            raise found
+
+
 @pytest.mark.parametrize(
     "share", [pytest.param(each, marks=[] if each < 2 else pytest.mark.long) for each in range(_SHARES)]
 )

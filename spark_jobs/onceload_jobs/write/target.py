@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine
 
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.ports import Ledger
-from onceload_core.postgres.connection import Record, statements, translated
+from onceload_core.postgres.connection import Record, statements, transaction, translated
 from onceload_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from onceload_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from onceload_jobs.write.binary_copy import needs_cast
@@ -179,7 +179,7 @@ def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> N
 
 def columns_to_read(engine: Engine, declared: Declared) -> tuple[Column, ...]:
     """The declared columns, and those that the target got for undeclared fields."""
-    with engine.begin() as connection:
+    with transaction(engine, declared.name, doing=f"looking at {table_name(declared.target)}") as connection:
         return columns_in(connection, declared)
 
 
