@@ -83,6 +83,7 @@ context.stop()
 """
 
 
+@pytest.mark.long
 def test_a_new_worker_of_our_daemon_has_its_large_imports():
     """Otherwise a load after an idle minute waits for imports, because Spark has ended its workers."""
     done = subprocess.run([sys.executable, "-c", NEW_WORKER], capture_output=True, text=True, check=True)
