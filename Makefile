@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup check docs dist test test-rest test-laws test-all run cluster demo faults mutants bench lock clean
+.PHONY: help setup check docs dist test test-share test-rest test-laws test-all run cluster demo faults mutants bench lock clean
 
 DIST = dist
 
@@ -29,13 +29,20 @@ dist: setup ## Build the wheel, the sdist, and the list of the locked packages (
 PYTEST = env -u PYTHONDONTWRITEBYTECODE .venv/bin/pytest --durations 15
 
 test: setup ## Run all but the long tests, four at a time (ARGS=... goes to pytest)
-	$(PYTEST) --numprocesses 4 --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
+	$(PYTEST) --numprocesses 4 --dist worksteal -m "not long" $(ARGS)
 
 test-rest: setup ## Run the long tests: the whole of Airflow, clusters, many loads at once, the other Postgres
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 test-laws: setup ## Try each law with ten times as many examples: 1 000 where make test has 100
 	$(PYTEST) --numprocesses 3 --dist worksteal -m "hypothesis and not long" --hypothesis-profile full $(ARGS)
+
+# A commit puts them in an order of its own, so that each of them runs within a few commits.
+TURN = --turn $$(git rev-parse HEAD)
+
+test-share: setup ## Run a share of the long tests and the laws: what fits into 15 minutes, in an order that turns with the commit
+	$(MAKE) test-rest ARGS="$(TURN) --minutes-max 11"
+	$(MAKE) test-laws ARGS="$(TURN) --minutes-max 4"
 
 test-all: test test-rest test-laws ## Run every test, and every law with ten times as many examples
 

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -18,11 +18,9 @@ from onceload.embedded import PostgresVersion
 from onceload_core.postgres import LedgerSettings, connect
 from tests.logged import Logged
 from tests.servers import execute, temporary_database, temporary_server
+from tests.share import Share, of_turn
 
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
-
-#: The seconds of each test, without its fixtures.
-_DURATIONS: dict[str, float] = {}
 
 # `--hypothesis-profile full` tries ten times as many examples of each law.
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
@@ -44,27 +42,13 @@ def pytest_unconfigure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", type=Path, help="write the pictures of the console for the docs into this folder")
-    parser.addoption("--test-seconds-max", type=float, help="fail if a test takes longer, without its fixtures")
+    parser.addoption("--minutes-max", type=float, help="begin no test after so many minutes, and list those left out")
+    parser.addoption("--turn", help="any text, such as the name of a commit: each has an order of its own")
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call" and "smoke" not in report.keywords:
-        _DURATIONS[report.nodeid] = report.duration
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A test that takes long belongs to `make test-all`, or does too much."""
-    most = session.config.getoption("--test-seconds-max")
-    if most is not None and any(seconds > most for seconds in _DURATIONS.values()) and session.exitstatus == 0:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    most = config.getoption("--test-seconds-max")
-    for nodeid, seconds in _DURATIONS.items():
-        if most is not None and seconds > most:
-            terminalreporter.line(f"{nodeid} took {seconds:.0f} s, more than {most:g}: make it faster, or mark it long")
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if (minutes := session.config.getoption("--minutes-max")) is not None:
+        session.config.pluginmanager.register(Share(minutes_max=minutes))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -85,15 +69,17 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest tests come first, so that none is left for the end, and those with Spark next, in one process.
 
+    With `--turn`, the files come in an order of that turn instead: each has its chance to be in a share of the time.
     Each process begins with its own part of the list. One that has nothing left takes from the end of another's part.
     """
-    items.sort(key=_turn)
+    turn = config.getoption("--turn")
+    items.sort(key=partial(of_turn, turn) if turn else _rank)
 
 
-def _turn(item: pytest.Item) -> int:
+def _rank(item: pytest.Item) -> int:
     if long := item.get_closest_marker("long"):
         return -int(long.kwargs.get("minutes", 0))
     if item.get_closest_marker("smoke"):

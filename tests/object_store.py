@@ -12,9 +12,8 @@ from urllib.request import urlopen
 import s3fs
 
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-_PATIENCE_S = 60
 KEY, SECRET = "the-key-of-a-test", "the-secret-of-a-test"
 
 
@@ -62,8 +61,8 @@ def object_store(log: Path) -> Iterator[ObjectStore]:
 def _wait_for(store: ObjectStore, process: "subprocess.Popen[bytes]") -> None:
     def answers() -> bool:
         assert process.poll() is None, "the object store did not start"
-        with suppress(URLError, ConnectionError), urlopen(store.address, timeout=_PATIENCE_S):
+        with suppress(URLError, ConnectionError), urlopen(store.address, timeout=PATIENCE_S):
             return True
         return False
 
-    until(answers, "the object store answers", timeout_s=_PATIENCE_S)
+    until(answers, "the object store answers")

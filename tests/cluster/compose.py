@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from tests.cluster.image import Bind, Image
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"
@@ -126,7 +127,7 @@ class Here:
         """What its health check says."""
         kind, *command = self.services[name]["healthcheck"]["test"]
         assert kind == "CMD"
-        done = subprocess.run(self._as_service(name, command), capture_output=True, check=False, timeout=60)
+        done = subprocess.run(self._as_service(name, command), capture_output=True, check=False, timeout=PATIENCE_S)
         return done.returncode == 0
 
     def _as_service(self, name: str, said: Sequence[str]) -> list[str]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 _RELEASE = "bookworm"
 _BASE, _IMAGE = "localhost/base", "localhost/onceload"
@@ -76,7 +78,11 @@ class Image:
 
     def run(self, *command: str, **environment: str) -> str:
         done = subprocess.run(
-            self.inside(command, environment=environment), capture_output=True, text=True, check=False, timeout=300
+            self.inside(command, environment=environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -164,7 +170,7 @@ class _Buildah:
 
     def _run(self, command: Sequence[str], **environment: str) -> str:
         done = subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=900
+            command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE_S
         )
         assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done.stdout.strip()

@@ -16,11 +16,10 @@ from onceload import cluster
 from tests.object_store import SECRET, object_store
 from tests.ports import free_port
 from tests.servers import execute, temporary_database, temporary_home
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.long(minutes=4)
 
-PATIENCE_S = 300
 ROWS = 5_000_000
 PIPELINE = """\
 pipeline: numbers
@@ -75,7 +74,7 @@ class Stand:
             with suppress(psycopg2.errors.UndefinedTable):
                 return is_so(self.ask(what)[0][0])
 
-        until(answers, what, timeout_s=PATIENCE_S)
+        until(answers, what)
 
 
 @contextmanager

@@ -11,10 +11,11 @@ import pytest
 
 from onceload import cluster
 from onceload.parts import Parts
-from tests.cluster.test_cluster import PATIENCE_S, ended, stand, write_numbers
+from tests.cluster.test_cluster import ended, stand, write_numbers
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
 from tests.tcp_server import tcp_server
+from tests.waiting import PATIENCE_S
 
 ROWS = 1_000_000
 PASSWORD = "a-password-of-a-test"

@@ -22,11 +22,10 @@ from tests.cluster.compose import ROOT, SECRETS, Here, binds, made_up, services
 from tests.dags.stand import check_success
 from tests.servers import execute, temporary_home
 from tests.tcp_server import address_of_our_own, tcp_server
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.long(minutes=6)
 
-PATIENCE_S = 300
 #: Without the cache of packages and the tools that build.
 IMAGE_MB_MAX = 1200
 #: Any user may write there, in any Debian.
@@ -141,7 +140,7 @@ def at_work(built):
                 for name in LASTING:
                     try:
                         is_up = partial(is_well, here, name, parts)
-                        until(is_up, f"{name} is well", timeout_s=PATIENCE_S, every_s=0.5)
+                        until(is_up, f"{name} is well", every_s=0.5)
                     except NotStarted as error:
                         raise AssertionError(Path(error.log).read_text()[-2000:]) from error
                 yield here, home, admin.replace("/postgres?", "/warehouse?"), given
@@ -214,7 +213,7 @@ def test_the_commands_of_the_compose_file_load_exactly_once_on_its_cluster(at_wo
     worked = [*(home / "lasting").glob("**/work/app-*/*/stderr")]
     assert worked
     assert any("Executor: Running task" in log.read_text() for log in worked)
-    with urlopen(f"http://{here.addresses['onceload-metrics']}:9188/metrics", timeout=30) as answer:
+    with urlopen(f"http://{here.addresses['onceload-metrics']}:9188/metrics", timeout=PATIENCE_S) as answer:
         metrics = answer.read().decode()
     assert 'onceload_records_total{outcome="loaded",pipeline="numbers"} 20000.0' in metrics
     loader = f"postgresql://loader:{given['LOADER_PASSWORD']}@{here.addresses['postgres']}:5432/warehouse"

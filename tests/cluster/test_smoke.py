@@ -5,9 +5,10 @@ import json
 import pytest
 
 from onceload import cluster
-from tests.cluster.test_cluster import PATIENCE_S, ended, stand, write_numbers
+from tests.cluster.test_cluster import ended, stand, write_numbers
 from tests.ports import free_port
 from tests.servers import temporary_home
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def world(kind: str, postgres_version: object, request: pytest.FixtureRequest) -
     if kind == "memory":
         yield world_in_memory()
     else:
-        engine = connect(LedgerSettings(dsn=request.getfixturevalue("dsn"), lock_timeout_s=5))
+        engine = connect(LedgerSettings(dsn=request.getfixturevalue("dsn")))
         yield world_in_postgres(engine)
         engine.dispose()
 

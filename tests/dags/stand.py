@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from onceload.airflow_api import AirflowApi
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 #: What a process says that parses all DAGs of the bundle.
@@ -108,7 +109,7 @@ class Airflow:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -145,4 +146,4 @@ def end(pid: int) -> None:
     for each in there:
         with suppress(psutil.NoSuchProcess):
             each.kill()
-    psutil.wait_procs(there, timeout=60)
+    psutil.wait_procs(there, timeout=PATIENCE_S)

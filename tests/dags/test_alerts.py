@@ -7,6 +7,7 @@ import pytest
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import Airflow
 from tests.servers import execute
+from tests.waiting import PATIENCE_S
 
 SECRET = "very-secret-9317"
 PIPELINE = """\
@@ -49,12 +50,12 @@ def test_a_mail_says_who_failed_where_and_what_to_do(airflow, tmp_path, dsn):
 
         (tmp_path / "pipelines" / "readings.yaml").write_text("pipeline: [<b>\n")
         airflow.call("dags", "test", "mine", "2026-03-02", **told)
-        needs_a_person = box.mails.get(timeout=10)
+        needs_a_person = box.mails.get(timeout=PATIENCE_S)
 
         (tmp_path / "pipelines" / "readings.yaml").write_text(PIPELINE.format(folder=tmp_path / "landing"))
         nobody = f"postgresql://me:{SECRET}@127.0.0.1:{box.port + 1}/none"
         airflow.call("dags", "test", "mine", "2026-03-03", **told, ONCELOAD_DSN=nobody)
-        lost = box.mails.get(timeout=10)
+        lost = box.mails.get(timeout=PATIENCE_S)
 
     assert needs_a_person["To"] == "data@example.org"
     assert needs_a_person["Subject"] == "mine: plan needs a person"

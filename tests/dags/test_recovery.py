@@ -13,6 +13,7 @@ from onceload_core.postgres.pausing import pause, resume
 from tests.dags.stand import check_success, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.long(minutes=5)
 
@@ -173,7 +174,9 @@ def test_airflows_own_backfill_loads_what_is_missing_and_doing_it_again_is_harml
 
 def call(command, scheduler):
     """As the scheduler's own user would."""
-    return subprocess.run(command, env=scheduler.environ(), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, env=scheduler.environ(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def wait_for_backfills(api):

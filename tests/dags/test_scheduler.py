@@ -30,11 +30,10 @@ from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.long(minutes=5)
 
-_PATIENCE_S = 240.0
 PIPELINE = """\
 pipeline: {name}
 source: {{path: "{folder}/{name}/*.jsonl", format: jsonl}}
@@ -88,11 +87,11 @@ class Api(AirflowApi):
 
     @classmethod
     def of(cls, running: stack.Running) -> "Api":
-        return cls(running.address, running.user, running.password, patience_s=_PATIENCE_S)
+        return cls(running.address, running.user, running.password, patience_s=PATIENCE_S)
 
     def page(self, address: str) -> tuple[str, Any]:
         """As a browser gets it, which sends its cookie."""
-        with urlopen(Request(address, headers={"Cookie": f"_token={self.token}"}), timeout=30) as answer:
+        with urlopen(Request(address, headers={"Cookie": f"_token={self.token}"}), timeout=PATIENCE_S) as answer:
             return answer.read().decode(), answer.headers
 
 
@@ -130,7 +129,7 @@ def figures():
         # Until a test reads it, it keeps what all runs send.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
         listening.bind(("127.0.0.1", 0))
-        listening.settimeout(_PATIENCE_S)
+        listening.settimeout(PATIENCE_S)
         yield listening
 
 
@@ -263,7 +262,7 @@ def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(runni
 
     died.kill()
     restarted = "Airflow's scheduler has ended (exit code -9), and is restarted"
-    until(lambda: restarted in capsys.readouterr().err, "the scheduler is restarted", timeout_s=_PATIENCE_S)
+    until(lambda: restarted in capsys.readouterr().err, "the scheduler is restarted")
     (landing / "others" / "d.jsonl").write_text('{"n": 6}\n')
     loaded = api.run("ingest__others", "after")
 
@@ -279,7 +278,7 @@ def test_two_schedulers_at_once_load_each_row_once(running, landing):
     first = scheduler_of(landing.parent)
     ((newest,),) = execute(metadata, "SELECT max(id) FROM job WHERE job_type = 'SchedulerJob'")
     asked = f"SELECT DISTINCT queued_by_job_id FROM task_instance WHERE queued_by_job_id >= {newest}"
-    ends, rounds = time.monotonic() + _PATIENCE_S, 0
+    ends, rounds = time.monotonic() + PATIENCE_S, 0
     with subprocess.Popen(first.cmdline(), env=first.environ(), stdout=subprocess.DEVNULL) as second:
         try:
             while len(execute(metadata, asked)) < 2:
@@ -293,7 +292,7 @@ def test_two_schedulers_at_once_load_each_row_once(running, landing):
         finally:
             second.terminate()
             try:
-                second.wait(timeout=_PATIENCE_S)
+                second.wait(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 end(second.pid)
                 raise
@@ -347,7 +346,7 @@ def test_mails_report_what_failed_and_what_is_late(running, landing, box):
     wanted = {"ingest__told: audit needs a person", "ingest__told: a run is late"}
     told: dict[str, str] = {}
     while not wanted <= set(told):
-        mail = box.mails.get(timeout=60)
+        mail = box.mails.get(timeout=PATIENCE_S)
         told[mail["Subject"]] = text_of(mail)
     assert "a.jsonl 0: -4" in told["ingest__told: audit needs a person"]
     assert "Run bad of ingest__told" in told["ingest__told: a run is late"]
@@ -385,14 +384,14 @@ def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(runn
 
 @pytest.mark.parametrize("path", ["", "/", "/run?pipeline=shown&batch=bad", "/of/ingest__shown/good"])
 def test_a_page_of_the_console_leads_to_the_login(running, path):
-    with urlopen(f"{running.address}/onceload{path}", timeout=30) as answer:
+    with urlopen(f"{running.address}/onceload{path}", timeout=PATIENCE_S) as answer:
         assert urlsplit(answer.url).path == "/auth/login"
         assert "shown" not in answer.read().decode()
 
 
 @pytest.mark.parametrize(("path", "code"), [(DAG, "401"), ("/onceload/openapi.json", "404"), ("/onceload/docs", "404")])
 def test_a_user_who_has_not_logged_in_sees_nothing(running, path, code):
-    with pytest.raises(OSError, match=code), urlopen(running.address + path, timeout=30):
+    with pytest.raises(OSError, match=code), urlopen(running.address + path, timeout=PATIENCE_S):
         pass
 
 

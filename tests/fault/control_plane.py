@@ -33,10 +33,8 @@ from onceload.airflow_api import AirflowApi, AirflowUnfit
 from tests.fault.server import CrashableServer
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-#: The longest that a run may take to its end after the last strike that met it.
-_PATIENCE_S = 600.0
 _LOOKS_EVERY_S = 0.02
 #: A run that is over before it could be struck is followed by another.
 _MISSED_MAX = 6
@@ -241,11 +239,11 @@ class Stand:
         def are_known() -> bool:
             return names <= {each["dag_id"] for each in self.ask("/api/v2/dags")["dags"]}
 
-        until(are_known, "Airflow knows the DAGs", timeout_s=_PATIENCE_S, every_s=0.5)
+        until(are_known, "Airflow knows the DAGs", every_s=0.5)
 
     def ask(self, path: str, said: object = None) -> Any:
         """What Airflow answers, as soon as it does: it may be down, or its database."""
-        ends = time.monotonic() + _PATIENCE_S
+        ends = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return self._api.ask(path, said)
@@ -460,7 +458,7 @@ class Lane:
     # Observations.
 
     def _may_take_longer(self, started: float) -> bool:
-        return time.monotonic() < max(started, self.stand.struck_at) + _PATIENCE_S
+        return time.monotonic() < max(started, self.stand.struck_at) + PATIENCE_S
 
     def _await(self, moment: Moment, run: str) -> _AtWork:
         started = time.monotonic()
@@ -566,7 +564,7 @@ def _note(n: int) -> str:
 
 
 def _until_answered(ask: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-    ends = time.monotonic() + _PATIENCE_S
+    ends = time.monotonic() + PATIENCE_S
     while True:
         try:
             return ask()

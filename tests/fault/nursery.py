@@ -18,8 +18,7 @@ from typing import Any
 
 from onceload_core.errors import OnceloadError
 from tests.fault.worker import Finished, Halt, Order, Reached, Refused, live
-
-_PATIENCE_S = 90.0
+from tests.waiting import PATIENCE_S
 
 
 class NotAsPlanned(AssertionError):
@@ -89,8 +88,8 @@ class RunningWorker:
         return word
 
     def _hear(self) -> Any:
-        if not self._conversation.poll(_PATIENCE_S):
-            raise NotAsPlanned(f"a worker said nothing for {_PATIENCE_S} s")
+        if not self._conversation.poll(PATIENCE_S):
+            raise NotAsPlanned(f"a worker said nothing for {PATIENCE_S} s")
         return self._conversation.recv()
 
 
@@ -125,7 +124,7 @@ def nursery() -> Iterator[Nursery]:
             yield Nursery(ours)
         finally:
             ours.close()
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE_S)
 
 
 def _fork_workers(orders: socket.socket) -> None:

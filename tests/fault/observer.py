@@ -8,6 +8,7 @@ import psycopg2.extensions
 from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ
 
 from tests.fault.laws import Place, violations_in_view
+from tests.waiting import PATIENCE_S
 
 _PACE_S = 0.03
 
@@ -31,7 +32,7 @@ class Observer:
 
     def __exit__(self, *_: object) -> None:
         self._ends.set()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=PATIENCE_S)
 
     def watch(self, place: Place | None) -> tuple[str, ...]:
         """Turn to another place; answers with what was seen of the one before."""
@@ -46,7 +47,9 @@ class Observer:
         """Until one more look was taken at the place that is watched."""
         with self._changed:
             already = self.polls
-            looked = self._changed.wait_for(lambda: self.polls > already or self._failure is not None, timeout=30)
+            looked = self._changed.wait_for(
+                lambda: self.polls > already or self._failure is not None, timeout=PATIENCE_S
+            )
         assert looked, "the reader does not get through"
 
     def _poll(self) -> None:

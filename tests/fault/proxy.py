@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from tests.waiting import PATIENCE_S
+
 _COMMIT = b"COMMIT\x00"
 _QUERY, _COMMAND_COMPLETE, _ERROR = b"Q", b"C", b"E"
 
@@ -50,7 +52,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
-        self._listening.join(timeout=10)
+        self._listening.join(timeout=PATIENCE_S)
 
     def doom_next_commit(self, fate: Fate | None) -> None:
         with self._lock:

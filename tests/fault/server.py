@@ -13,6 +13,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 
 from onceload import embedded
 from tests.servers import execute, temporary_home
+from tests.waiting import PATIENCE_S
 
 
 class CrashableServer:
@@ -38,7 +39,7 @@ class CrashableServer:
             server = psutil.Process(int(file.read_text().split()[0]))
             assert server.name() == "postgres"
             server.send_signal(signal.SIGQUIT)
-            server.wait(timeout=60)
+            server.wait(timeout=PATIENCE_S)
         except psutil.NoSuchProcess as error:
             raise ProcessLookupError(f"no server runs in {file.parent}") from error
 

@@ -20,9 +20,7 @@ from psycopg2.extensions import parse_dsn
 
 from onceload import embedded
 from tests.servers import execute, temporary_home
-from tests.waiting import until
-
-_PATIENCE_S = 600.0
+from tests.waiting import PATIENCE_S, until
 
 
 class NeverCame(AssertionError):
@@ -30,7 +28,7 @@ class NeverCame(AssertionError):
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    until(holds, what, timeout_s=_PATIENCE_S, error=NeverCame)
+    until(holds, what, error=NeverCame)
 
 
 class Successor(StrEnum):
@@ -72,7 +70,7 @@ class Server:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(processes, timeout=_PATIENCE_S)
+        psutil.wait_procs(processes, timeout=PATIENCE_S)
 
     def copy_to(self, home: Path) -> Path:
         """A base backup, made while it is running, where the server of that home has its data."""

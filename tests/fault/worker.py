@@ -26,9 +26,9 @@ from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Judgement, judge
 from tests.fault.work import Chunk, ids_in, is_damaged, message_ids_in, payload_of
+from tests.waiting import PATIENCE_S
 
 Answer = TypeVar("Answer")
-_PATIENCE_S = 60.0
 _PAUSE_S = 0.03
 
 
@@ -103,7 +103,7 @@ class Worker:
 
     def _until_answered(self, call: Callable[[], Answer]) -> Answer:
         """Call again with a fresh connection: whatever went wrong before, the ledger is asked first."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return call()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from handbook.code import ROOT
+from tests.waiting import PATIENCE_S
 
 PAGE = ROOT / "docs" / "tutorial.md"
 _BLOCK = re.compile(r"(?ms)^```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?")
@@ -41,7 +42,7 @@ def _run(script: str, folder: Path, environment: Mapping[str, str]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -382,10 +382,10 @@ def test_run_in_an_empty_folder_makes_a_sample_that_airflow_loads(with_all):
         subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out) as everything,
     ):
         try:
-            until(lambda: "Ctrl-C stops everything" in said.read_text(), "Airflow runs", timeout_s=240)
+            until(lambda: "Ctrl-C stops everything" in said.read_text(), "Airflow runs")
             dsn = said.read_text().partition("ONCELOAD_DSN='")[2].partition("'")[0]
             loaded = "SELECT count(*) FROM onceload.ledger WHERE loaded > 0"
-            until(lambda: execute(dsn, loaded) != [(0,)], "rows are loaded", timeout_s=240, every_s=1)
+            until(lambda: execute(dsn, loaded) != [(0,)], "rows are loaded", every_s=1)
         finally:
             everything.send_signal(signal.SIGINT)
     assert everything.returncode == 0, said.read_text()

@@ -15,7 +15,7 @@ LONG = "landing/events/2026/11/21/a-very-long-name-of-a-file-from-a-device-that-
 
 @pytest.fixture
 def engine(dsn):
-    engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
+    engine = connect(LedgerSettings(dsn=dsn))
     yield engine
     engine.dispose()
 
@@ -61,6 +61,6 @@ def wait_until_blocked(engine):
             return connection.execute(waiting).scalar_one()
 
     def wait(backends=1):
-        until(lambda: count_blocked() >= backends, f"{backends} sessions wait for a lock", timeout_s=30)
+        until(lambda: count_blocked() >= backends, f"{backends} sessions wait for a lock")
 
     return wait

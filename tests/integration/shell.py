@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from onceload import cli
+from tests.waiting import PATIENCE_S
 
 COMMANDS = [
     ["init"],
@@ -69,7 +70,7 @@ def in_a_process(*arguments, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -81,7 +82,7 @@ def on_a_terminal(*arguments, **environment):
     """What a command writes to a terminal: a pseudo terminal that the process takes for its own."""
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "onceload", *arguments]
-    subprocess.run(command, env={**os.environ, **environment}, stdout=theirs, timeout=120, check=True)
+    subprocess.run(command, env={**os.environ, **environment}, stdout=theirs, timeout=PATIENCE_S, check=True)
     os.close(theirs)
     shown = os.read(ours, 10_000).decode()
     os.close(ours)

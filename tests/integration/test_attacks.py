@@ -6,12 +6,12 @@ import os
 import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.integration.shell import onceload
 from tests.servers import execute
+from tests.waiting import PATIENCE_S
 
 PIPELINE = """\
 pipeline: {name}
@@ -41,7 +41,7 @@ def call_bounded(*command, dsn=""):
         env={**os.environ, "ONCELOAD_DSN": dsn},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
         preexec_fn=bound,
     )
@@ -77,12 +77,10 @@ def test_a_pipeline_file_cannot_fill_the_memory_with_aliases_of_aliases(tmp_path
     file = tmp_path / "p.yaml"
     file.write_text("\n".join([*lines, "pipeline: *a11", "columns: *a11"]))
 
-    started = time.monotonic()
     done = call_bounded("validate", str(file))
 
     assert done.returncode == 2
     assert f"{file}:13: pipeline: expected text, found a list" in done.stderr
-    assert time.monotonic() - started < 60
 
 
 def test_a_value_of_a_placeholder_cannot_lead_out_of_its_folder(tmp_path):

@@ -19,7 +19,7 @@ from onceload.commands import loads
 from onceload.outcome import Outcome, find_outcome
 from onceload_core.errors import ExitCode
 from tests.integration.shell import COMMANDS, in_a_process, onceload
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -137,10 +137,10 @@ def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp
     ):
         until(lambda: "java" in names_of(load.pid), "Spark starts")
         load.send_signal(number)
-        code = load.wait(60)
+        code = load.wait(PATIENCE_S)
 
     try:
-        until(lambda: not left_with(dsn), "no process of the load is left", timeout_s=30)
+        until(lambda: not left_with(dsn), "no process of the load is left")
     finally:
         for each in left_with(dsn):
             each.kill()

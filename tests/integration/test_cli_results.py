@@ -17,6 +17,7 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.spans import SpanSet
 from tests.integration.conftest import LONG
 from tests.integration.shell import SAMPLE, in_a_process, on_a_terminal, onceload
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("view", ["status", "producers", "ledger", "sessions"])
@@ -116,7 +117,7 @@ def test_the_sessions_of_a_load_do_not_import_pandas(dsn, tmp_path):
     environment = {"PYTHONPATH": path, "NOTED": str(noted), "ONCELOAD_DSN": dsn}
     # pyarrow imports it as soon as it converts a list.
     other = "import multiprocessing, pyarrow; multiprocessing.current_process().name = 'other'; pyarrow.array([1])"
-    subprocess.run([sys.executable, "-c", other], env=os.environ | environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", other], env=os.environ | environment, check=True, timeout=PATIENCE_S)
     assert noted.read_text().splitlines() == ["other"]
 
     assert in_a_process("load", SAMPLE, "--engine", "local", **environment).returncode == 0
@@ -254,7 +255,7 @@ def test_results_can_be_cut_short_by_their_reader(loaded, dsn):
         stdout=write_end,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     os.close(write_end)
@@ -270,7 +271,7 @@ def test_long_work_shows_on_a_terminal_how_far_it_is(loaded, dsn, tmp_path):
         [sys.executable, "-m", "onceload", "snapshot", "export", str(tmp_path / "events.snapshot")],
         env={**os.environ, "ONCELOAD_DSN": dsn},
         stderr=theirs,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=True,
     )
     os.close(theirs)

@@ -33,7 +33,7 @@ BATCH = Batch("batch")
 
 @pytest.fixture
 def engine(dsn: str) -> Iterator[Engine]:
-    engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
+    engine = connect(LedgerSettings(dsn=dsn))
     yield engine
     engine.dispose()
 

@@ -20,7 +20,7 @@ from onceload.embedded import is_running, running
 from onceload_core.errors import DatabaseUnreachable, SettingRefused
 from tests.segments import segments_of
 from tests.servers import execute, temporary_home
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change users or mount a small disk")
 CHECKOUT = Path(__file__).parents[2]
@@ -68,12 +68,12 @@ class User:
 
     def leave(self) -> str:
         """Let it go in peace; returns what it complained of."""
-        _, complaints = self.process.communicate(timeout=60)
+        _, complaints = self.process.communicate(timeout=PATIENCE_S)
         return complaints
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=PATIENCE_S)
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def end(*processes: psutil.Process) -> None:
     for each in processes:
         with suppress(psutil.NoSuchProcess):
             each.kill()
-    assert psutil.wait_procs(processes, timeout=30)[1] == []
+    assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
 
 
 @pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.long), 18])
@@ -223,7 +223,7 @@ def test_a_killed_postmaster_whose_backends_live_on_is_followed_by_a_new_one(hom
                 assert postmaster(home).pid != server.pid
                 assert execute(dsn_after, "SELECT number FROM kept") == [(1,)]
             connection.close()
-        assert psutil.wait_procs(orphans, timeout=30)[1] == []
+        assert psutil.wait_procs(orphans, timeout=PATIENCE_S)[1] == []
 
     assert not is_running(home)
 
@@ -466,6 +466,6 @@ def test_a_signal_that_ends_the_user_in_order_stops_the_server(home):
     with user_of(home) as user:
         user.dsn()
         user.process.send_signal(signal.SIGINT)
-        user.process.communicate(timeout=60)
+        user.process.communicate(timeout=PATIENCE_S)
 
     until(lambda: not is_running(home))

@@ -22,10 +22,9 @@ from onceload import cli
 from onceload_core.postgres import LedgerSettings, PostgresSnapshots, connect
 from tests.ports import free_port
 from tests.servers import as_member, execute
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
-PATIENCE_S = 60
 PIPELINE = """\
 pipeline: {name}
 source: {{path: "{folder}/{name}/{{{{ ds }}}}/*.jsonl", format: jsonl}}
@@ -151,9 +150,9 @@ def test_they_are_served_through_a_database_that_goes_away_until_they_are_stoppe
     )
     with served:
         try:
-            before = until(partial(shown, lambda found: ("lag_files", "events") in found), timeout_s=PATIENCE_S)
+            before = until(partial(shown, lambda found: ("lag_files", "events") in found))
             consume(dsn, folder, day="2026-01-02")
-            after = until(partial(shown, lambda found: found["lag_files", "events"] == 0), timeout_s=PATIENCE_S)
+            after = until(partial(shown, lambda found: found["lag_files", "events"] == 0))
             database = dsn.rpartition("/")[2].partition("?")[0]
             server = dsn.replace(f"/{database}?", "/postgres?")
             execute(server, f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")

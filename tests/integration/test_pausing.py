@@ -23,6 +23,7 @@ from onceload_core.postgres.pausing import find_pause, pause, resume
 from onceload_core.replay import Counts, EntryKind
 from onceload_core.spans import SpanSet
 from tests.integration.shell import onceload
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.every_postgres
 
@@ -94,12 +95,12 @@ def test_a_pause_waits_for_the_commit_in_progress(engine, commit, step, wait_unt
     def reached(now: CommitStep) -> None:
         if now is step:
             at_step.set()
-            may_go_on.wait(timeout=60)
+            may_go_on.wait(timeout=PATIENCE_S)
 
     at_step = threading.Event()
     with ThreadPoolExecutor(2) as threads:
         committed = threads.submit(PostgresLedger(engine, reached=reached).commit, commit(0))
-        assert at_step.wait(timeout=60)
+        assert at_step.wait(timeout=PATIENCE_S)
         paused = threads.submit(pause, engine, "events", by="ann", why=WHY)
         try:
             wait_until_blocked()

@@ -243,7 +243,7 @@ def wait_until_ended(engine):
         with engine.begin() as connection:
             return not connection.execute(busy).scalar_one()
 
-    until(is_ended, "the server ends the idle transaction", timeout_s=30)
+    until(is_ended, "the server ends the idle transaction")
 
 
 def test_two_loaders_of_one_name_fence_each_other_by_epoch(ledger):

@@ -21,6 +21,7 @@ from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state, snapshots
 from onceload_core.replay import replay
 from onceload_core.spans import SpanSet
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.every_postgres
 
@@ -140,7 +141,7 @@ def test_two_recoveries_at_once_are_one_too_many(engine, ledger, wait_until_bloc
             recover_state(engine, "events", dry_run=False)
 
         committer.rollback()
-        first.join(timeout=30)
+        first.join(timeout=PATIENCE_S)
     assert not first.is_alive()
 
 

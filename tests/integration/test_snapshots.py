@@ -11,6 +11,7 @@ from onceload_core.names import Batch, SessionName
 from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from onceload_core.spans import SpanSet
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.every_postgres
 
@@ -51,7 +52,7 @@ def test_a_snapshot_that_is_taken_makes_no_writer_wait(dsn, engine, ledger, wait
         assert not taken.done()
     impatient.dispose()
 
-    assert taken.result(timeout=30) == 6
+    assert taken.result(timeout=PATIENCE_S) == 6
     assert {state.name for state in PostgresSnapshots(engine).get("events").states.values()} == {"a", "b", "c"}
 
 
@@ -71,7 +72,7 @@ def test_a_snapshot_that_was_begun_before_a_recovery_ended_is_taken_again(engine
                 wait_until_blocked()
 
         assert recover_state(engine, "events", dry_run=False, on_progress=take_now).applied
-        assert taken[0].result(timeout=30) == 6
+        assert taken[0].result(timeout=PATIENCE_S) == 6
 
     assert PostgresSnapshots(engine).get("events").states == proven
 
@@ -83,8 +84,8 @@ def test_a_recovery_waits_for_a_snapshot_that_is_being_taken(engine, ledger, wai
         run(engine, "UPDATE onceload.producer SET consumed = '{[2,5)}' WHERE name = 'a'")
         recovering = thread.submit(recover_state, engine, "events", dry_run=False)
         wait_until_blocked(backends=2)
-    assert taken.result(timeout=30) == 6
-    assert recovering.result(timeout=30).applied
+    assert taken.result(timeout=PATIENCE_S) == 6
+    assert recovering.result(timeout=PATIENCE_S).applied
 
     assert PostgresSnapshots(engine).list("events") == ()
 

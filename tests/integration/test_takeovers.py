@@ -20,6 +20,7 @@ from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.sessions import open_session, session_of
 from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.every_postgres
 
@@ -159,7 +160,7 @@ def test_a_commit_of_an_earlier_version_is_refused_without_waiting_for_a_takeove
         holder.execute(SQL["take_version"], {"pipeline_id": pipeline_id_of(holder)})
         with waiting(commit, holder) as began:
             holder.commit()
-            found = began.exception(timeout=30)
+            found = began.exception(timeout=PATIENCE_S)
 
     assert isinstance(found, DeclarationChanged)
     assert_nothing_committed(engine)

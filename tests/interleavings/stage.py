@@ -16,10 +16,10 @@ from time import monotonic
 
 from sqlalchemy import Engine, text
 
+from tests.waiting import PATIENCE_S
+
 Work = Callable[[], object]
 
-#: Far more than any step needs; an actor that is not at rest by then never will be.
-BOUND_S = 20.0
 #: What a step usually takes; after this, Postgres is asked whether it waits.
 _USUAL_S = 0.001
 _WAITING = text(
@@ -51,7 +51,7 @@ class Actor:
         with self._changed:
             self._moving = False
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._steps_begun < self._steps_due, timeout=BOUND_S):
+            if not self._changed.wait_for(lambda: self._steps_begun < self._steps_due, timeout=PATIENCE_S):
                 raise NeverAtRest("a gate that was not opened")
             self._steps_begun += 1
             self._moving = True
@@ -104,11 +104,11 @@ class Stage:
             for actor, _ in cast.values():
                 actor.open_gates(1_000_000)
             for result in results.values():
-                result.exception(timeout=BOUND_S)
+                result.exception(timeout=PATIENCE_S)
 
     def _settle(self, actors: Mapping[str, Actor]) -> list[str]:
         """Return once no actor moves, with the names of those that wait for a lock."""
-        end = monotonic() + BOUND_S
+        end = monotonic() + PATIENCE_S
         waiting: list[str] = []
         while monotonic() < end:
             with self.changed:

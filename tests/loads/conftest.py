@@ -145,7 +145,7 @@ def template(server_dsn: str, template: str) -> Iterator[str]:
 @pytest.fixture
 def loads(tmp_path: Path, dsn: str, publish: Publish) -> Iterator[Loads]:
     loader_dsn = of_member(dsn, "onceload_loader")
-    engine = connect(LedgerSettings(dsn=loader_dsn, lock_timeout_s=5))
+    engine = connect(LedgerSettings(dsn=loader_dsn))
     folder = tmp_path / "landing"
     folder.mkdir()
     yield Loads(

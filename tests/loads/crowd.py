@@ -29,6 +29,7 @@ from onceload_core.postgres import LedgerSettings, connect
 from tests.fault.server import CrashableServer, crashable_server
 from tests.loads.history import Entry, Offered, out_of_order, read_history, spans_of, violations
 from tests.servers import execute
+from tests.waiting import PATIENCE_S
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDED = Path(__file__).parent / "recorded"
@@ -37,8 +38,6 @@ _PACE_S = 0.05
 _FILES = 16
 #: A delivery that is struck again and again is not poison.
 _DELIVERIES_MAX = 1_000
-#: Without progress for so long, the run is over, and reports what is missing.
-_PATIENCE_S = 180.0
 _CALL_AGAIN = (1, 3)
 _WAS_DOWN = "the database cannot be reached"
 
@@ -355,9 +354,9 @@ def _strike_until_done(crowd: Crowd, tell: Callable[[str], None]) -> None:
         loaded = crowd.loaded()
         if loaded > most:
             most, seen_at = loaded, time.monotonic()
-        if time.monotonic() - seen_at > _PATIENCE_S:
+        if time.monotonic() - seen_at > PATIENCE_S:
             said = [f"{each.name} ({each.process.returncode}): {each.words.read_text()}" for each in crowd.members]
-            crowd.broken.append(f"nothing got on for {_PATIENCE_S:.0f} s: {said}")
+            crowd.broken.append(f"nothing got on for {PATIENCE_S:.0f} s: {said}")
             return
         # The last is struck before the last messages come.
         if loaded > 0 and crowd.strikes.total() < size.strikes * min(1, (loaded / size.messages + 0.02) / 0.98):

@@ -24,6 +24,7 @@ from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.declared import Publish
 from tests.loads.conftest import InThisProcess, Loads, line
+from tests.waiting import PATIENCE_S
 
 ROWS, FILES = 40, 4
 DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
@@ -78,7 +79,7 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=PATIENCE_S)
         assert not thread.is_alive()
     return results
 

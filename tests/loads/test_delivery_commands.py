@@ -14,7 +14,7 @@ from onceload_core.errors import ExitCode
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usually_staged
 
@@ -158,7 +158,7 @@ def test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing(loads, fil
         loads.write("c.jsonl", line(900))
         until(lambda: len(loads.rows()) >= 61, "the new row is loaded")
         follower.send_signal(number)
-        document, said = follower.communicate(timeout=60)
+        document, said = follower.communicate(timeout=PATIENCE_S)
     finally:
         follower.kill()
         follower.wait()

@@ -23,6 +23,7 @@ from onceload_jobs.pipeline.declared import Publish
 from tests.laws import examples
 from tests.loads.conftest import Loads
 from tests.unit.draft.test_any_records import records
+from tests.waiting import PATIENCE_S
 
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 
@@ -202,7 +203,13 @@ def test_draft_plan_and_load_follow_each_other_on_the_command_line(dsn: str, tmp
     def onceload(*arguments: str, dsn: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "onceload", *arguments]
         return subprocess.run(
-            command, cwd=tmp_path, env={"ONCELOAD_DSN": dsn}, capture_output=True, text=True, check=True, timeout=120
+            command,
+            cwd=tmp_path,
+            env={"ONCELOAD_DSN": dsn},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_S,
         )
 
     (tmp_path / "orders").mkdir()

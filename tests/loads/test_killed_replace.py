@@ -25,9 +25,8 @@ from onceload_jobs.pipeline.declared import Declared, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, commits_of, records_of
 from tests.loads.worker import running_load
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-_PATIENCE_S = 60
 _KEY = 20_261_122
 
 
@@ -112,7 +111,7 @@ class Replacing:
     def settings(self) -> LoadSettings:
         choice = chosen(self.loads.declared, files=["a.jsonl", "gone.jsonl"], replaces=True)
         # No timeout is quicker than the test that kills it, also on a slow machine.
-        return LoadSettings(ledger=LedgerSettings(dsn=self.loads.dsn, lock_timeout_s=_PATIENCE_S), choice=choice)
+        return LoadSettings(ledger=LedgerSettings(dsn=self.loads.dsn, lock_timeout_s=PATIENCE_S), choice=choice)
 
     def differences(self, *, times: int) -> list[str]:
         """Where the database differs from what it should hold once the file was replaced a number of times."""

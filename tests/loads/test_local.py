@@ -31,9 +31,8 @@ from onceload_jobs.work.local.tasks import LocalTasks
 from onceload_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from tests.loads.conftest import Loads, line
 from tests.loads.worker import running_load
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-_PATIENCE_S = 60
 _ROWS = 2000
 
 DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
@@ -74,7 +73,7 @@ def killing(times: float) -> Iterator[list[int]]:
             for process in session_processes()[:1]:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-                    process.wait(_PATIENCE_S)
+                    process.wait(PATIENCE_S)
                     killed.append(process.pid)
 
     killer = threading.Thread(target=kill)
@@ -137,7 +136,7 @@ def test_no_process_outlives_a_killed_load(loads, tmp_path):
         running.wait_until(lambda: loads.ask("SELECT FROM pg_locks WHERE NOT granted") != [])
         running.kill_driver()
         # This waits for the end of all processes of the load.
-        running.end(patience_s=_PATIENCE_S)
+        running.end(patience_s=PATIENCE_S)
 
     with running_load(file, dsn=loads.dsn, batch="second") as running:
         assert running.end().document["engine"] == Engine.LOCAL
@@ -177,7 +176,7 @@ class SparkLater:
 
     @contextmanager
     def started(self, *_: object, **__: object) -> "Iterator[SparkLater]":
-        assert self.may_start.wait(_PATIENCE_S)
+        assert self.may_start.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
         yield self

@@ -28,11 +28,10 @@ from onceload_jobs.write import evolve
 from onceload_jobs.write.evolve import TableHeld, evolve_target
 from tests.loads.conftest import COLUMNS, InThisProcess, Loads
 from tests.servers import execute
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usually_staged
 
-_PATIENCE_S = 60
 _GATE = 20_261_127
 WITH_CITY = COLUMNS | {"city": "text"}
 TYPES = (
@@ -427,7 +426,7 @@ def test_two_loads_at_once_add_the_column_once(loaded):
 
     def load_now() -> None:
         try:
-            settings = LoadSettings(ledger=LedgerSettings(dsn=loaded.dsn), wait_s=_PATIENCE_S)
+            settings = LoadSettings(ledger=LedgerSettings(dsn=loaded.dsn), wait_s=PATIENCE_S)
             load(loaded.declared, settings, batch=new_batch(), tasks=InThisProcess())
         except BaseException as error:  # noqa: BLE001 - the test raises what it finds.
             failed.append(error)
@@ -491,7 +490,7 @@ def load_first(declared: Declared, settings: LoadSettings) -> None:
 def test_a_load_that_is_killed_around_the_change_and_called_again_loads_each_record_once(loaded, moment):
     loaded.write("b.jsonl", record(3, city='"Oslo"'))
     loaded.declared = adding(loaded)
-    settings = LoadSettings(ledger=LedgerSettings(dsn=loaded.dsn, lock_timeout_s=_PATIENCE_S))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loaded.dsn, lock_timeout_s=PATIENCE_S))
 
     with gate(moment, loaded.admin_dsn) as is_reached:
         process = get_context("spawn").Process(target=load_first, args=(loaded.declared, settings))

@@ -25,7 +25,7 @@ from onceload_jobs.recover.rebuild import rebuild
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.recover.rewind import rewind
 from tests.loads.conftest import InThisProcess, line
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 WHY = "rows of May are being repaired"
 DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
@@ -231,7 +231,7 @@ def test_a_process_that_commits_again_and_again_commits_nothing_after_a_pause(lo
 
     paused(loads)
     at_the_pause = len(loads.rows())
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE_S)
 
     assert (process.returncode, len(loads.rows())) == (ExitCode.CALL_AGAIN, at_the_pause)
     assert 0 < at_the_pause < ROWS
@@ -257,7 +257,7 @@ def test_tasks_of_spark_that_meet_a_pause_end_the_load_and_are_not_retried(loads
         paused(loads)
         holder.rollback()
 
-        assert isinstance(loading.exception(timeout=60), PipelinePaused)
+        assert isinstance(loading.exception(timeout=PATIENCE_S), PipelinePaused)
 
     assert loads.rows() == [1]
     assert loads.ask("SELECT count(*) FROM onceload.delivery_failure") == [(0,)]
@@ -278,7 +278,7 @@ def test_a_process_that_publishes_when_the_pause_comes_publishes_nothing(loads, 
         until_asked(loads, WAITS_FOR_TARGET, process)
         paused(loads)
 
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == ExitCode.CALL_AGAIN, said
     assert "Nothing more was loaded, and nothing is lost" in said
@@ -303,7 +303,7 @@ def test_a_follower_reports_a_pause_once_and_goes_on_after_the_resume(loads, sta
 
     until_asked(loads, "count(*) = 2 FROM onceload.ledger", process)
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert said.count("was paused by ann") == 1
 

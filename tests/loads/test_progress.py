@@ -18,6 +18,7 @@ from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.work import progress
 from onceload_jobs.work.progress import Progress, Waiting
 from tests.loads.conftest import InThisProcess, Loads, line
+from tests.waiting import PATIENCE_S
 
 
 class UntilReported(InThisProcess):
@@ -37,7 +38,7 @@ class UntilReported(InThisProcess):
         notes = super().run(job, sessions)
         for _ in range(2):
             self._reported.clear()
-            assert self._reported.wait(60), "there was no report on a load that is not over"
+            assert self._reported.wait(PATIENCE_S), "there was no report on a load that is not over"
         return notes
 
 

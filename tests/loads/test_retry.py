@@ -38,6 +38,7 @@ from tests.loads.conftest import Loads, line, strange
 from tests.loads.held_records import BROKEN, held, is_sound, states_of
 from tests.loads.test_choice import load_chosen
 from tests.servers import execute
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usually_staged
 
@@ -175,7 +176,7 @@ def test_two_retries_at_once_load_each_record_once(loads):
         def reached(step: CommitStep) -> None:
             if step is CommitStep.ROWS_WRITTEN and not met:
                 met.append(True)
-                meeting.wait(timeout=30)
+                meeting.wait(timeout=PATIENCE_S)
 
         engine = connect(LedgerSettings(dsn=loads.dsn))
         ledger = PostgresLedger(engine, reached=reached)
@@ -186,7 +187,7 @@ def test_two_retries_at_once_load_each_record_once(loads):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_S)
 
     assert sorted((each.retried, each.settled_elsewhere) for each in reports) == [(0, count), (count, 0)]
     assert loads.rows() == list(range(count))

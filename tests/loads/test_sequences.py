@@ -74,7 +74,6 @@ from tests.loads.small_batches import small_batches_in_files
 from tests.servers import execute, temporary_database
 from tests.waiting import until
 
-_PATIENCE_S = 30
 #: Whole loads are slow: a tenth of the examples of other tests.
 _EXAMPLES = settings().max_examples // 10 // len(KINDS)
 
@@ -320,7 +319,7 @@ class World:
             "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
             " WHERE locktype = 'advisory' AND datname = current_database()"
         )
-        until(lambda: not self._count(held), "no dead loader holds its stage", timeout_s=_PATIENCE_S)
+        until(lambda: not self._count(held), "no dead loader holds its stage")
 
     def _handed_out(self) -> set[str]:
         """Files with a delivery that waits or is held, and that the session that takes it commits."""

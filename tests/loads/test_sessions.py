@@ -34,6 +34,7 @@ from tests.loads.sharing import (
     settings,
     write,
 )
+from tests.waiting import PATIENCE_S
 
 
 @WITH_TAKERS
@@ -92,13 +93,13 @@ def test_the_later_of_two_under_one_name_goes_on_and_the_earlier_gets_an_error(l
     def slow(*arguments: Any) -> list[Note]:
         if not has_one.is_set():
             has_one.set()
-            assert goes_on.wait(60)
+            assert goes_on.wait(PATIENCE_S)
         return load_delivery(*arguments)
 
     monkeypatch.setattr(work, "load_delivery", slow)
 
     def later() -> Report:
-        assert has_one.wait(60)
+        assert has_one.wait(PATIENCE_S)
         report = consume_once(loads, "a")
         goes_on.set()
         return report
@@ -123,13 +124,13 @@ def test_a_straggler_that_wakes_up_after_its_lease_commits_nothing(loads, mode, 
     def slow(*arguments: Any, **named: Any) -> None:
         if not has_one.is_set():
             has_one.set()
-            assert goes_on.wait(60)
+            assert goes_on.wait(PATIENCE_S)
         commit_piece(*arguments, **named)
 
     monkeypatch.setattr(loading, "_commit_piece", slow)
 
     def other() -> Report:
-        assert has_one.wait(60)
+        assert has_one.wait(PATIENCE_S)
         pass_time(loads, 61)
         # A later beat of the straggler would only hide that it is late.
         report = consume_once(loads, "other")

@@ -39,6 +39,7 @@ from tests.loads.sharing import (
     settings,
     write,
 )
+from tests.waiting import PATIENCE_S
 
 
 def test_two_loads_at_once_share_the_work(loads, monkeypatch):
@@ -50,7 +51,7 @@ def test_two_loads_at_once_share_the_work(loads, monkeypatch):
         """Each of them holds one before either goes on."""
         if not hasattr(of_thread, "is_under_way"):
             of_thread.is_under_way = True
-            both.wait(timeout=60)
+            both.wait(timeout=PATIENCE_S)
         return load_delivery(*arguments)
 
     monkeypatch.setattr(work, "load_delivery", deliver_together)

@@ -13,6 +13,7 @@ from onceload_jobs.pipeline.declared import Publish
 from tests.loads.conftest import line
 from tests.migrations import NEXT, THIS, with_migration
 from tests.servers import as_member
+from tests.waiting import PATIENCE_S
 
 ROWS, CHUNK_BYTES = 4_000, 500
 PIPELINE = """
@@ -79,7 +80,7 @@ def test_loads_of_the_release_before_go_on_through_an_upgrade_and_after_it(loads
     later = consume("later")
     (loaded_by_then,) = loads.ask("SELECT count(*) FROM onceload.ledger WHERE session = 'begun'")
 
-    ended = [(process.communicate(timeout=300), process.returncode) for process in (begun, later)]
+    ended = [(process.communicate(timeout=PATIENCE_S), process.returncode) for process in (begun, later)]
     assert [code for _, code in ended] == [0, 0], ended
     assert revisions == (THIS, NEXT)
     assert loads.ask("SELECT count(*) FROM onceload.ledger WHERE session = 'begun'") > [loaded_by_then]

@@ -16,9 +16,8 @@ from typing import IO, Any
 import psutil
 import pyspark
 
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-_PATIENCE_S = 300
 _ROOT = Path(__file__).resolve().parents[2]
 _SPARK_HOME = Path(pyspark.__file__).parent
 #: Spark's Python workers are forked from a daemon, local sessions from a fork server.
@@ -62,7 +61,7 @@ class RunningLoad:
 
     def look_until(self, holds: Callable[[], bool]) -> bool:
         """As above; false if the load ends first."""
-        until(lambda: not self.is_running or holds(), timeout_s=_PATIENCE_S, error=NotAsPlanned)
+        until(lambda: not self.is_running or holds(), error=NotAsPlanned)
         return self.is_running
 
     def kill_driver(self) -> None:
@@ -88,7 +87,7 @@ class RunningLoad:
         os.killpg(self._process.pid, signal.SIGKILL)
         _kill(descendants)
 
-    def end(self, *, patience_s: float = _PATIENCE_S) -> Ended:
+    def end(self, *, patience_s: float = PATIENCE_S) -> Ended:
         """Wait for its end, and see to it that nothing of it is left."""
         self._process.wait(timeout=patience_s)
         # Without its driver, the rest ends by itself: that is a part of what is tried here.
@@ -262,6 +261,6 @@ def _find_in(log: Path, pattern: str) -> str:
     """The first place in a log that is like this, as soon as it is there."""
     what = f"{pattern} is in {log}, where Spark writes"
     found: list[str] = until(
-        lambda: re.findall(pattern, log.read_text(encoding="utf-8")), what, timeout_s=_PATIENCE_S, error=NotAsPlanned
+        lambda: re.findall(pattern, log.read_text(encoding="utf-8")), what, timeout_s=PATIENCE_S, error=NotAsPlanned
     )
     return found[0]

@@ -12,6 +12,7 @@ from onceload_core.errors import ExitCode, SchemaRefused, UpgradeUnfinished
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.postgres.pausing import find_pause, pause
 from tests.migrations import FIRST, NEXT, THIS, only_the_first, with_migration
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.every_postgres
 
@@ -99,7 +100,7 @@ def test_four_upgrades_at_once_make_one_schema(empty_dsn):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_S)
     for each in engines:
         each.dispose()
 
@@ -182,7 +183,7 @@ def test_a_worker_that_comes_while_the_schema_is_changed_is_called_again(engine,
 
 def test_an_upgrade_that_has_to_wait_delays_no_other_session_for_long(engine, empty_dsn, release_after):
     schema.upgrade(engine)
-    others, upgraded = connect(LedgerSettings(dsn=empty_dsn, lock_timeout_s=2)), []
+    others, upgraded = connect(LedgerSettings(dsn=empty_dsn)), []
     with release_after(GAINED), others.connect() as slow:
         slow.execute(text("SELECT FROM onceload.ledger"))
         upgrade = threading.Thread(target=lambda: upgraded.append(schema.upgrade(engine)))
@@ -193,7 +194,7 @@ def test_an_upgrade_that_has_to_wait_delays_no_other_session_for_long(engine, em
             for table in ("delivery", "ledger", "pipeline", "producer", "schema_version", "session"):
                 connection.execute(text(f"SELECT FROM onceload.{table}"))
             connection.close()
-        upgrade.join(timeout=60)
+        upgrade.join(timeout=PATIENCE_S)
     others.dispose()
 
     assert upgraded == [(THIS, NEXT)]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 PAGE = Path("docs/how-to/python.md")
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NEXT = "\f"
@@ -26,7 +28,7 @@ def test_the_examples_of_the_how_to_print_what_they_say(tmp_path: Path, dsn: str
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
 
     printed = done.stdout.split(_NEXT)

@@ -23,8 +23,8 @@ from onceload_jobs.work.local.processes import PROCESSES, start
 from tests.fault.proxy import Fate, Proxy
 from tests.python.conftest import Place
 from tests.servers import execute
+from tests.waiting import PATIENCE_S
 
-_PATIENCE_S = 60
 #: Two of them are loaded before, and one is bad.
 ROWS = [{"id": number if number != 7 else None, "amount": "1.50", "note": "x"} for number in range(10)]
 FORMS: dict[str, Callable[[], Any]] = {"mappings": lambda: ROWS, "table": lambda: pa.Table.from_pylist(ROWS)}
@@ -78,7 +78,7 @@ def test_rows_of_a_call_that_is_killed_and_made_again_are_there_once(
 ) -> None:
     form = ("mappings", "table")[list(CommitStep).index(step) % 2]
     process = start(killed_at, pipeline, form, str(step), place.dsn, name="killed")
-    process.join(_PATIENCE_S)
+    process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
 
     report = pipeline.load_rows(FORMS[form](), producer="crm", first_id=0)
@@ -95,7 +95,7 @@ def together(pipeline: onceload.Pipeline, batch: str, both: Barrier, dsn: str) -
     def reached(step: CommitStep) -> None:
         if step is CommitStep.BEGUN and is_first.pop():
             is_first.append(False)
-            both.wait(_PATIENCE_S)
+            both.wait(PATIENCE_S)
 
     load(pipeline, batch, ROWS, reached, dsn)
 
@@ -104,7 +104,7 @@ def test_two_processes_at_once_with_the_same_ids_load_each_row_once(place: Place
     both = PROCESSES.Barrier(2)
     processes = [start(together, pipeline, batch, both, place.dsn, name=batch) for batch in ("one", "two")]
     for process in processes:
-        process.join(_PATIENCE_S)
+        process.join(PATIENCE_S)
 
     assert [process.exitcode for process in processes] == [0, 0]
     entries = execute(place.dsn, "SELECT loaded, quarantined FROM onceload.ledger ORDER BY position")

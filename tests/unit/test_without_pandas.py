@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 
 @pytest.mark.parametrize(("first", "there"), [("keep_pandas_out()", False), ("", True)], ids=["without", "with"])
 def test_values_need_no_pandas(first, there):
@@ -19,7 +21,7 @@ assert pa.array([1, None]).to_pylist() == [1, None]
 assert pa.array(np.arange(2)).to_pylist() == [0, 1]
 assert ("pandas" in sys.modules) is {there}
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=PATIENCE_S)
 
 
 def test_other_processes_of_the_fork_server_still_know_the_nulls_of_pandas():
@@ -34,4 +36,4 @@ if __name__ == "__main__":
     with multiprocessing.get_context("forkserver").Pool(1) as pool:
         assert pool.apply(eval, (VALUES,)) == [1.0, None]
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

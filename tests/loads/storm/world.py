@@ -72,11 +72,11 @@ from tests.loads.storm.operations import (
 )
 from tests.loads.storm.records import BAD, COLUMNS, GOOD, marked
 from tests.loads.storm.strikes import Killed, Strike, TaskKilled, struck
+from tests.waiting import PATIENCE_S
 
 #: How long others may go on while a load is stopped; then they wait for it, as it may hold what they need.
 _ASIDE_S = 1.0
 _LOOKS_EVERY_S = 0.005
-_PATIENCE_S = 60.0
 _TRIES = 5
 #: In the end, until one finds nothing new.
 _LOADS_MAX = 5
@@ -422,7 +422,7 @@ class World:
 
     def _wait_for_those_aside(self) -> None:
         for thread in self._aside:
-            thread.join(_PATIENCE_S)
+            thread.join(PATIENCE_S)
             if thread.is_alive():
                 raise Broken("what went on beside a load did not end")
         self._aside.clear()
@@ -506,7 +506,7 @@ class World:
             "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
             " WHERE locktype = 'advisory' AND datname = current_database()"
         )
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + PATIENCE_S
         while self._ask(held)[0][0] and time.monotonic() < until:
             time.sleep(0.01)
 
@@ -586,7 +586,7 @@ class World:
 
     @property
     def _ledger_settings(self) -> LedgerSettings:
-        return LedgerSettings(dsn=self.dsn, lock_timeout_s=5)
+        return LedgerSettings(dsn=self.dsn, lock_timeout_s=PATIENCE_S)
 
     def _as_declared(self, words: Words) -> Declared:
         return words.declared(pipeline=self.name, folder=str(self.folder.root), target=self.target)
