@@ -37,6 +37,8 @@ CREATE TABLE onceload.pipeline (
     paused_at           timestamptz,
     paused_by           text,
     pause_reason        text,
+    -- The address of the folder that its file names are relative to, as its last load found it.
+    folder              text,
     CONSTRAINT pipeline_positions_count_up_from_zero CHECK (position >= 0),
     CONSTRAINT pipeline_keeps_to_producers_max CHECK (producers BETWEEN 0 AND producers_max),
     CONSTRAINT pipeline_versions_count_up_from_zero CHECK (version >= 0),
@@ -80,6 +82,19 @@ CREATE TABLE onceload.producer (
     CONSTRAINT producer_that_is_a_copy_consumes_nothing CHECK (copy_of IS NULL OR isempty(consumed))
 -- Room for a new version of every row on its own page: also an advance of all of them touches no index.
 ) WITH (fillfactor = 45);
+
+-- The files that are loaded into a table: each belongs to one pipeline, whatever other pipelines read. It refers to
+-- nothing, because a check per row would slow down commits of many files.
+CREATE TABLE onceload.loaded_file (
+    target       text NOT NULL,
+    -- The SHA-256 of the file's address: the folder of its pipeline, and its name. An address may be too long for an index.
+    address      bytea NOT NULL,
+    pipeline_id  bigint NOT NULL,
+    name         text NOT NULL,
+    -- False: since the folder of the pipeline was moved here, nothing has shown that the file still is what was loaded.
+    is_compared  boolean NOT NULL DEFAULT true,
+    CONSTRAINT loaded_files_have_one_pipeline PRIMARY KEY (target, address)
+);
 
 -- A named consumer. Its epoch fences its earlier lives.
 CREATE TABLE onceload.session (

@@ -131,22 +131,27 @@ class EditRefused(WrongUse):
 
 @dataclass(eq=False)
 class LoadedByAnother(WrongUse):
-    """A new pipeline would load the files that another pipeline has loaded, into the same table."""
+    """A pipeline would load files that another pipeline has loaded into the same table."""
 
     pipeline: str
     other: str
-    path: str
+    #: The address of one of the files, and how many more there are.
+    file: str
     table: str
+    more: int
 
     def __str__(self) -> str:
+        files = f"{self.file} and {self.more:,} other files" if self.more > 1 else self.file
+        files += " and another file" if self.more == 1 else ""
+        table = self.table.replace('"', "")
         return (
-            f"pipeline {self.pipeline}: pipeline {self.other} has loaded {self.path} into {self.table}, and "
-            f"{self.pipeline} has loaded nothing yet. It would load every record of these files into the table a "
-            f"second time. Nothing was changed. If the pipeline was renamed, restore the name {self.other}, or rename "
-            "it in the database before the next load (docs/how-to/edit-a-pipeline.md). To load the files again, first "
-            f"delete their rows with the pipeline file of {self.other}: `onceload recover rewind FILE --position 0`. "
-            "If both pipelines are meant to load these files into this table, spell source.path differently in one of "
-            "them, for example with `./` between two folders."
+            f"pipeline {self.pipeline}: pipeline {self.other} has loaded {files} into {table}. A file belongs to "
+            "one pipeline per table, or its records would be there twice. Nothing more of it is loaded by "
+            f"{self.pipeline}. If {self.other} was renamed to {self.pipeline}, restore the name {self.other}, or "
+            "rename it in the database before the next load (docs/how-to/edit-a-pipeline.md). If only other files "
+            f"were meant, change source.path so that it does not match these. To load them with {self.pipeline} "
+            f"instead, first delete their rows with the pipeline file of {self.other}: `onceload recover rewind "
+            "FILE --position 0`. To load them a second time on purpose, load them into another table."
         )
 
 
@@ -160,8 +165,8 @@ _EDITS = {
     "source.root": (
         "source.root is the folder of source.path before its first wildcard, and file names start below it. Every "
         "file would get another name and be loaded again.",
-        "If the folder was moved and the names below it stayed the same, or if source.path matches none of the loaded "
-        "files any more, set `source.moved_from: {before}`. " + _START_AGAIN,
+        "If the folder was moved and the names below it stayed the same, set `source.moved_from: {before}`: each file "
+        "is then compared with what was loaded under its name. " + _START_AGAIN,
     ),
     "source.format": ("The rest of partly loaded files would be read in another format.", _START_AGAIN),
     "source.options": ("Records would begin and end at other bytes than those that were loaded.", _START_AGAIN),

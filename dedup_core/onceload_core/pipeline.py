@@ -53,6 +53,8 @@ class Pipeline:
     declaration: Declaration = field(default_factory=Declaration)
     #: The folder that file names were relative to before. It declares that the names stayed the same.
     moved_from: str | None = None
+    #: The address of the folder that file names are relative to, the same however it is spelt. None: it has no files.
+    folder: str | None = None
     snapshot: SnapshotPolicy = field(default_factory=SnapshotPolicy)
 
     def __post_init__(self) -> None:

@@ -27,6 +27,8 @@ class CommitStep(StrEnum):
     #: The pipeline is locked, and the session checked under its lock.
     POSITION_TAKEN = "position_taken"
     PRODUCERS_ADVANCED = "producers_advanced"
+    #: The files belong to this pipeline: no other one loads them into the same table.
+    FILES_OWNED = "files_owned"
     MESSAGES_RECORDED = "messages_recorded"
     QUARANTINE_RECORDED = "quarantine_recorded"
     ENTRY_RECORDED = "entry_recorded"
@@ -69,6 +71,8 @@ class Knowledge:
     claimed: SpanSet
     #: If this file is a copy, up to the end of its fingerprint: the producer whose content it holds.
     shared: LoadedProducer | None = None
+    #: The folder was moved, and the file that has its name now was not compared with what was loaded.
+    is_elsewhere: bool = False
 
     def as_copy_of(self, producer_id: ProducerId, state: ProducerState | None) -> "Knowledge":
         """The same for a copy. If nothing of its producer is loaded any more, the copy is unknown too."""
@@ -280,8 +284,13 @@ class Ledger(Protocol[Transaction]):
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Return the producer id of each (name, generation). New producers have consumed nothing."""
 
-    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
-        """The latest generation of each registered name, with the claims of all sessions."""
+    def find(
+        self, pipeline: str, names: Sequence[str], *, declared: Pipeline | None = None
+    ) -> dict[str, KnownProducer]:
+        """The latest generation of each registered name, with all claims; by the declared folder, if it was moved."""
+
+    def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:
+        """Refuse files that another pipeline has loaded into the same table, as a commit would."""
 
     def outlook(self, pipeline: str) -> Outlook:
         """The position of the ledger, and the producers that any session is loading."""

@@ -126,9 +126,11 @@ def test_a_path_that_would_name_files_in_another_way_is_refused_unless_all_of_it
     file = file_of("out/day/*.jsonl")
     file.write_text(file.read_text().replace("format:", f'moved_from: "{loads.folder}/in/day", format:'))
     planned = onceload("plan", file)[1]
-    assert (planned["to_read"], planned["done"]) == ([], 1)
+    assert [(each["file"], each["bytes"]) for each in planned["to_read"]] == [("a.jsonl", 0)]
     declared = read_pipeline(file, values={})
     assert loads.load(pipeline=declared.pipeline, source=declared.source).loaded == 0
+    planned = onceload("plan", file)[1]
+    assert (planned["to_read"], planned["done"]) == ([], 1)
 
 
 # Content.

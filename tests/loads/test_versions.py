@@ -377,7 +377,7 @@ def test_a_pipeline_that_was_renamed_loads_nothing_a_second_time(loads):
     load_now(loads, loads.declared)
 
     for refused in (load_now, Loads.look):
-        with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded .* and events2 has loaded nothing yet"):
+        with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded .*/a\.jsonl into public\.target\. A"):
             refused(loads, renamed(loads.declared))
     assert loads.rows() == [1, 2]
 
@@ -395,10 +395,8 @@ def test_a_pipeline_that_is_renamed_in_the_database_too_goes_on(loads):
     assert verify(renamed(loads.declared), loads.engine, deep=True).differing == 0
 
 
-@pytest.mark.parametrize(
-    ("path", "table", "count"), [("b*.jsonl", "target", 2), ("**/*.jsonl*", "other", 1), ("./**/*.jsonl*", "target", 3)]
-)
-def test_two_pipelines_share_a_table_or_files_and_both_only_on_purpose(loads, path, table, count):
+@pytest.mark.parametrize(("path", "table", "count"), [("b*.jsonl", "target", 2), ("**/*.jsonl*", "other", 1)])
+def test_two_pipelines_share_a_table_or_files_and_not_both(loads, path, table, count):
     loads.write("a.jsonl", lines(1))
     load_now(loads, loads.declared)
     loads.write("b.jsonl", lines(2))

@@ -36,4 +36,6 @@ def only_the_first(folder: Path) -> Path:
     for path in (folder / "versions").glob("*.py"):
         if not path.name.startswith(f"{FIRST}_"):
             path.unlink()
+    roles = folder / "roles.sql"
+    roles.write_text(roles.read_text().replace("onceload.loaded_file, ", ""))
     return folder

@@ -12,8 +12,11 @@ from itertools import count
 
 from onceload_core.declaration import (
     MESSAGE_ID,
+    ROOT,
+    TARGET,
     Declaration,
     InUse,
+    LoadedByAnother,
     names_other_messages,
     refuse_edit,
     refuse_other_version,
@@ -91,6 +94,10 @@ class Book:
     quarantine: dict[tuple[ProducerId, int], QuarantineState] = field(default_factory=dict)
     snapshots: dict[Position, Snapshot] = field(default_factory=dict)
     version: Version = field(default=Version(0))
+    #: The addresses of its loaded files, by table, and whether they hold what was loaded, for all that is known.
+    files: dict[tuple[str, str], bool] = field(default_factory=dict)
+    #: The folders that its file names were relative to.
+    roots: set[str] = field(default_factory=set)
 
     @property
     def position(self) -> Position:
@@ -124,6 +131,9 @@ class MemoryLedger:
         repeats_allowed = self._repeats_allowed(book)
         receipts = tuple(_advance(book, each, now, repeats_allowed=repeats_allowed) for each in commit.advances)
         self._reached(CommitStep.PRODUCERS_ADVANCED)
+        files = [each.producer_id for each in commit.advances if each.fingerprint is not None]
+        self._own(book, [book.states[each].name for each in files if book.states[each].consumed or each in book.copies])
+        self._reached(CommitStep.FILES_OWNED)
         _record_messages(book, commit.message_ids, now, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.MESSAGES_RECORDED)
         bad = [(record.producer_id, record.sequence_id) for record in commit.quarantined]
@@ -178,6 +188,11 @@ class MemoryLedger:
             book.messages_of = after.terms.get(MESSAGE_ID) or book.messages_of
             book.version = Version(book.version + 1)
             book.held.clear()
+            if before is not None and before.terms.get(ROOT) != after.terms.get(ROOT):
+                for name in {state.name for state in book.states.values()}:
+                    if (here := _address(pipeline, name)) in book.files:
+                        book.files[here] = False
+        book.roots |= {after.terms[ROOT]} if ROOT in after.terms else set()
         book.declared = replace(pipeline, declaration=after)
         return book.version
 
@@ -207,7 +222,22 @@ class MemoryLedger:
             book.advanced_at[producer_id] = self._clock()
         return {name: ids[name] for name in names}
 
-    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
+    def _own(self, book: Book, names: Sequence[str]) -> None:
+        """Record files as those of this pipeline."""
+        if book.declared.folder is not None and TARGET in book.declared.declaration.terms:
+            self.refuse_files_of_others(book.declared, names)
+            book.files |= {_address(book.declared, name): True for name in names}
+
+    def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:
+        """Refuse files that another pipeline has loaded into the same table, as a commit would."""
+        for other in self._books.values():
+            files = [each for name in names if (each := _address(pipeline, name)) in other.files]
+            if other.declared.name != pipeline.name and files:
+                raise LoadedByAnother(pipeline.name, other.declared.name, files[0][1], files[0][0], len(files) - 1)
+
+    def find(
+        self, pipeline: str, names: Sequence[str], *, declared: Pipeline | None = None
+    ) -> dict[str, KnownProducer]:
         """The latest generation of each name that is registered; all claims count, by any session."""
         book, wanted = self.book(pipeline), set(names)
         # One that was registered and never came to anything is not a life of a file, unless there is no other.
@@ -216,7 +246,10 @@ class MemoryLedger:
             key=lambda item: (bool(item[1].consumed) or item[1].fingerprint is not None, item[1].generation),
         )
         return {
-            state.name: KnownProducer(producer_id, self._known(book, producer_id))
+            state.name: KnownProducer(
+                producer_id,
+                replace(self._known(book, producer_id), is_elsewhere=_is_elsewhere(book, state.name, declared)),
+            )
             for producer_id, state in oldest_first
             if state.name in wanted
         }
@@ -406,6 +439,18 @@ def _differing_names(states: States, proven: States) -> tuple[str, ...]:
     """The names of the producers whose state differs from the proven one."""
     differing = (key for key in states.keys() | proven.keys() if states.get(key) != proven.get(key))
     return tuple(sorted((proven.get(key) or states[key]).name for key in differing))
+
+
+def _address(pipeline: Pipeline, name: str) -> tuple[str, str]:
+    return pipeline.declaration.terms.get(TARGET, ""), f"{pipeline.folder}{name}"
+
+
+def _is_elsewhere(book: Book, name: str, declared: Pipeline | None) -> bool:
+    """Whether the folder was ever moved, and the file of this name was not seen in it since."""
+    root = declared and declared.declaration.terms.get(ROOT)
+    if declared is None or root is None or book.roots <= {root}:
+        return False
+    return not book.files.get(_address(declared, name))
 
 
 def _refuse_edit(book: Book, pipeline: Pipeline, before: Declaration | None) -> None:

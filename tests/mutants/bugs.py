@@ -9,6 +9,7 @@ PRODUCERS = "dedup_core/onceload_core/postgres/producers.py"
 CONNECTION = "dedup_core/onceload_core/postgres/connection.py"
 CONNECTION_SQL = "dedup_core/onceload_core/postgres/connection.sql"
 LEDGER_SQL = "dedup_core/onceload_core/postgres/ledger.sql"
+LOADED_FILES_SQL = "dedup_core/onceload_core/postgres/loaded_files.sql"
 RECOVERY = "dedup_core/onceload_core/postgres/recovery.py"
 RECOVERY_SQL = "dedup_core/onceload_core/postgres/recovery.sql"
 PROVEN = "dedup_core/onceload_core/postgres/proven.py"
@@ -50,6 +51,7 @@ OF_REPLACED_BY_NOTHING = "tests/loads/test_replaced_by_nothing.py"
 OF_CHOICES = "tests/loads/test_choice.py"
 OF_TRIES = "tests/loads/test_tries.py"
 OF_VERSIONS = "tests/loads/test_versions.py"
+OF_LOADED_FILES = "tests/loads/test_loaded_files.py"
 OF_IDENTITY = "tests/loads/test_identity.py"
 OF_GROWING_COPIES = "tests/loads/test_growing_copies.py"
 OF_PARTIAL_COPIES = "tests/loads/test_partial_copies.py"
@@ -1914,8 +1916,8 @@ PAST_ONE_MACHINE_BUGS = (
     Bug(
         name="an object in a store is known by its ends",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="resemblance_of(declared.source, listed, state), has_same_etag_or_none(listed, fingerprint)\n",
-        wrong="resemblance_of(declared.source, listed, state), True\n",
+        correct="    is_vouched = has_same_etag_or_none(listed, fingerprint) and not is_elsewhere\n",
+        wrong="    is_vouched = not is_elsewhere\n",
         tests=(f"{OF_STORES}::test_an_object_that_was_changed_between_its_ends_waits_for_a_person",),
     ),
     Bug(
@@ -2387,20 +2389,6 @@ TARGET_BUGS = (
         correct="    refuse_altered(connection, table_name(target), columns=columns, lineage=target.lineage)\n",
         wrong="",
         tests=(f"{OF_KEPT}::test_a_batch_is_published_only_into_columns_of_the_types_that_it_was_staged_for",),
-    ),
-    Bug(
-        name="a pipeline that was renamed loads everything again",
-        file="dedup_core/onceload_core/postgres/declaring.py",
-        correct="        raise LoadedByAnother(pipeline.name, other, path, table)\n",
-        wrong="        return\n",
-        tests=(f"{OF_VERSIONS}::test_a_pipeline_that_was_renamed_loads_nothing_a_second_time",),
-    ),
-    Bug(
-        name="two pipelines cannot load different files into one table",
-        file=LEDGER_SQL,
-        correct=" AND declaration.rest ->> 'source.path' = :path\n",
-        wrong="\n",
-        tests=(f"{OF_VERSIONS}::test_two_pipelines_share_a_table_or_files_and_both_only_on_purpose",),
     ),
     Bug(
         name="business ids are deleted when they are not declared for a while",
@@ -4073,5 +4061,117 @@ BUGS = (
         correct="    if before is not None and before.position == position and before.waiting_since is not None:",
         wrong="    if before is not None and before.position > position and before.waiting_since is not None:",
         tests=("tests/console/test_lag.py::test_a_file_that_grows_waits_since_it_was_first_seen",),
+    ),
+    Bug(
+        name="a commit does not record its files",
+        file="dedup_core/onceload_core/postgres/commit.py",
+        correct="    loaded_files.own(connection, taken, commit.session.pipeline, files)\n",
+        wrong="",
+        tests=(
+            f"{OF_LOADED_FILES}::test_a_path_that_is_widened_over_the_files_of_another_pipeline_loads_none_of_them",
+        ),
+    ),
+    Bug(
+        name="a commit takes a file that another pipeline has loaded",
+        file="dedup_core/onceload_core/postgres/loaded_files.py",
+        correct="        _refuse(connection, pipeline, refused, **where)\n",
+        wrong="        return\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_second_time",
+            f"{OF_LOADED_FILES}::test_a_commit_waits_for_another_pipeline_that_commits_the_same_file_at_the_same_moment",
+        ),
+    ),
+    Bug(
+        name="a file that another pipeline has loaded changes hands",
+        file=LOADED_FILES_SQL,
+        correct="    DO UPDATE SET is_compared = true WHERE loaded_file.pipeline_id = excluded.pipeline_id\n",
+        wrong="    DO UPDATE SET pipeline_id = excluded.pipeline_id\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_second_time",
+        ),
+    ),
+    Bug(
+        name="a path that is spelt differently leads to other files",
+        file="spark_jobs/onceload_jobs/files/addresses.py",
+        correct='os.path.realpath(Path(path or ".").expanduser())',
+        wrong='posixpath.normpath(path or ".")',
+        tests=(f"{OF_LOADED_FILES}::test_a_file_is_the_same_however_its_path_is_spelt",),
+    ),
+    Bug(
+        name="a copy belongs to no pipeline",
+        file=LOADED_FILES_SQL,
+        correct="       AND (copy_of IS NOT NULL OR NOT isempty(consumed))\n), missing",
+        wrong="       AND NOT isempty(consumed)\n), missing",
+        tests=(f"{OF_LOADED_FILES}::test_a_copy_belongs_to_the_pipeline_that_found_it",),
+    ),
+    Bug(
+        name="a rewind keeps the files that it sets back",
+        file="dedup_core/onceload_core/postgres/rewind.py",
+        correct="    loaded_files.repair(connection, way.pipeline_id)\n",
+        wrong="",
+        tests=(f"{OF_LOADED_FILES}::test_files_are_free_again_once_what_was_loaded_of_them_is_rewound",),
+    ),
+    Bug(
+        name="a recovery of state does not record the loaded files",
+        file="dedup_core/onceload_core/postgres/recovery.py",
+        correct="    loaded_files.repair(connection, pipeline_id)\n",
+        wrong="",
+        tests=(f"{OF_LOADED_FILES}::test_a_recovery_of_state_records_the_files_that_are_loaded",),
+    ),
+    Bug(
+        name="files stay behind when their table is renamed",
+        file="dedup_core/onceload_core/postgres/loaded_files.py",
+        correct="    is_renamed = terms.get(TARGET, target) != target\n",
+        wrong="    is_renamed = False\n",
+        tests=(f"{OF_LOADED_FILES}::test_files_follow_their_table_to_its_new_name",),
+    ),
+    Bug(
+        name="files of a dropped table count as loaded into the next one",
+        file="spark_jobs/onceload_jobs/write/target.py",
+        correct="    forget_table(connection, table_name(target))\n",
+        wrong="",
+        tests=(f"{OF_LOADED_FILES}::test_files_of_a_table_that_was_dropped_are_loaded_by_another_pipeline",),
+    ),
+    Bug(
+        name="an upgrade records no loaded files",
+        file="migrations/versions/0004_expand_add_loaded_files.py",
+        correct="            connection.execute(ADD_FILES, binds)\n",
+        wrong="",
+        tests=("tests/migrations/test_loaded_files.py::test_files_that_were_loaded_before_belong_to_their_pipeline",),
+    ),
+    Bug(
+        name="a file below a moved folder is the loaded one by its name",
+        file="dedup_core/onceload_core/postgres/producers.py",
+        correct="is_elsewhere=row.is_elsewhere",
+        wrong="is_elsewhere=False",
+        tests=(
+            f"{OF_LOADED_FILES}::test_a_file_below_a_moved_folder_that_only_has_the_name_of_a_loaded_one_is_not_loaded",
+        ),
+    ),
+    Bug(
+        name="a file below a moved folder is the loaded one by its ends",
+        file="spark_jobs/onceload_jobs/plan/file_state.py",
+        correct="    is_vouched = has_same_etag_or_none(listed, fingerprint) and not is_elsewhere\n",
+        wrong="    is_vouched = has_same_etag_or_none(listed, fingerprint)\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_a_file_of_a_moved_folder_is_read_whole_before_it_counts_as_the_loaded_one",
+            f"{OF_LOADED_FILES}::test_files_of_a_moved_folder_go_on_where_they_were_and_belong_to_their_pipeline",
+        ),
+    ),
+    Bug(
+        name="a folder that was moved back is trusted",
+        file="dedup_core/onceload_core/postgres/loaded_files.py",
+        correct='SQL["distrust_files" if is_moved else "follow_folder"]',
+        wrong='SQL["follow_folder"]',
+        tests=(f"{OF_LOADED_FILES}::test_a_shorter_file_below_a_folder_that_was_moved_back_deletes_no_rows",),
+    ),
+    Bug(
+        name="a replacement by hand deletes rows of a file below the old folder",
+        file="spark_jobs/onceload_jobs/plan/plan.py",
+        correct="        if file_state is None or (known and known.knowledge.is_elsewhere):\n",
+        wrong="        if file_state is None:\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_replacing_a_file_by_hand_deletes_no_rows_of_another_one_below_the_old_folder",
+        ),
     ),
 )

@@ -23,6 +23,7 @@ from onceload_core.names import Position, ProducerId
 from onceload_core.pause import Pause, refuse_paused
 from onceload_core.pipeline import Guarantee
 from onceload_core.ports import GENERATION_MAX, Advance, Claim, Commit, CommitStep, Session, Settlement
+from onceload_core.postgres import loaded_files
 from onceload_core.postgres.connection import (
     Record,
     array,
@@ -70,6 +71,10 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
     repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE
     advance(connection, taken, commit, repeats_allowed=repeats_allowed)
     reached(CommitStep.PRODUCERS_ADVANCED)
+    # Only files have a fingerprint.
+    files = [advance.producer_id for advance in commit.advances if advance.fingerprint is not None]
+    loaded_files.own(connection, taken, commit.session.pipeline, files)
+    reached(CommitStep.FILES_OWNED)
     record_messages(connection, taken, commit, repeats_allowed=repeats_allowed)
     reached(CommitStep.MESSAGES_RECORDED)
     record_quarantine(connection, taken, commit, repeats_allowed=repeats_allowed)

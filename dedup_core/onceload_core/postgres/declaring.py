@@ -6,11 +6,9 @@ from sqlalchemy import Connection
 
 from onceload_core.declaration import (
     MESSAGE_ID,
-    PATH,
     TARGET,
     Declaration,
     InUse,
-    LoadedByAnother,
     names_other_messages,
     refuse_edit,
     refuse_other_version,
@@ -18,47 +16,58 @@ from onceload_core.declaration import (
 )
 from onceload_core.names import Version
 from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import loaded_files
 from onceload_core.postgres.commit import SQL, lock_pipeline
+from onceload_core.postgres.connection import Record
 
 
 def declare(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
     """Return the version in force afterwards. A new version deletes the deliveries of earlier ones."""
-    _refuse_another(connection, pipeline)
     # An unchanged declaration needs no lock: a load that takes another version meanwhile fences this one.
-    taken = _find_unchanged(connection, pipeline)
+    found = _find(connection, pipeline)
+    taken = _unchanged(found, pipeline)
     if version is not None and taken is not None:
         refuse_other_version(pipeline.name, version, taken)
-    if taken is None:
+    if found is None or taken is None:
         taken = _take(connection, pipeline, version=version)
+    elif pipeline.folder not in (None, found.folder):
+        _follow_folder(connection, pipeline)
     connection.execute(SQL["set_limits"], {**_limits(pipeline), "version": taken})
     return taken
 
 
 def find_version(connection: Connection, pipeline: Pipeline) -> Version | None:
     """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
-    _refuse_another(connection, pipeline)
-    version = _find_unchanged(connection, pipeline)
-    found = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
+    found = _find(connection, pipeline)
+    version = _unchanged(found, pipeline)
     if version is None and found is not None:
-        _refuse_edit(connection, pipeline, Declaration(terms=found.terms, rest=found.rest), found.pipeline_id)
+        _refuse_edit(connection, pipeline, _declaration_in(found), found.pipeline_id)
     return version
 
 
-def _find_unchanged(connection: Connection, pipeline: Pipeline) -> Version | None:
-    found = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
+def _find(connection: Connection, pipeline: Pipeline) -> Record | None:
+    return connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
+
+
+def _declaration_in(found: Record) -> Declaration:
+    return Declaration(terms=found.terms, rest=found.rest)
+
+
+def _unchanged(found: Record | None, pipeline: Pipeline) -> Version | None:
     if found is None:
         return None
-    before = Declaration(terms=found.terms, rest=found.rest)
+    before = _declaration_in(found)
     return Version(found.version) if before == settled(before, pipeline.declaration) else None
 
 
-def _refuse_another(connection: Connection, pipeline: Pipeline) -> None:
-    """Refuse a pipeline that would load all files of another one into the table of that one again."""
-    declaration = pipeline.declaration
-    path, table = declaration.rest.get(PATH), declaration.terms.get(TARGET)
-    binds = {"pipeline": pipeline.name, "path": path, "table": table}
-    if path and table and (other := connection.execute(SQL["find_another"], binds).scalar()) is not None:
-        raise LoadedByAnother(pipeline.name, other, path, table)
+def _follow_folder(connection: Connection, pipeline: Pipeline) -> None:
+    """The same path leads to another folder: it is relative, or leads over a link."""
+    locked = lock_pipeline(connection, pipeline.name)
+    found = _find(connection, pipeline)
+    # An edit that was faster has followed, too.
+    if found is not None and _unchanged(found, pipeline) is not None:
+        before = _declaration_in(found)
+        loaded_files.follow(connection, pipeline, locked, before=before, after=before)
 
 
 def _refuse_edit(connection: Connection, pipeline: Pipeline, before: Declaration, pipeline_id: int) -> None:
@@ -75,16 +84,18 @@ def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None
     found = lock_pipeline(connection, pipeline.name)
     if version is not None:
         refuse_other_version(pipeline.name, version, found.version)
-    if (unchanged := _find_unchanged(connection, pipeline)) is not None:
+    kept = _find(connection, pipeline)
+    if (unchanged := _unchanged(kept, pipeline)) is not None:
         return unchanged
-    kept = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
-    before = None if kept is None else Declaration(terms=kept.terms, rest=kept.rest)
+    before = None if kept is None else _declaration_in(kept)
     after = settled(before, pipeline.declaration)
     if before is not None:
         _refuse_edit(connection, pipeline, before, found.pipeline_id)
     if names_other_messages(_remembered(connection, found.pipeline_id), after):
         connection.execute(SQL["end_window"], {"pipeline_id": found.pipeline_id})
-    return _keep(connection, found.pipeline_id, after)
+    taken = _keep(connection, found.pipeline_id, after)
+    loaded_files.follow(connection, pipeline, found, before=before, after=after)
+    return taken
 
 
 def _remembered(connection: Connection, pipeline_id: int) -> str:

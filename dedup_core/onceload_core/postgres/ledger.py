@@ -31,7 +31,7 @@ from onceload_core.ports import (
     check_producers,
     unwatched,
 )
-from onceload_core.postgres import claims, producers, receipts
+from onceload_core.postgres import claims, loaded_files, producers, receipts
 from onceload_core.postgres.commit import (
     SQL,
     AnyCommit,
@@ -110,10 +110,17 @@ class PostgresLedger:
         with transaction(self._engine, pipeline, doing="registering producers") as connection:
             producers.register_all(connection, pipeline, table, generation=generation)
 
-    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
+    def find(
+        self, pipeline: str, names: Sequence[str], *, declared: Pipeline | None = None
+    ) -> dict[str, KnownProducer]:
         """The latest generation of each registered name, with the claims of all sessions."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return producers.find(connection, pipeline, names)
+            return producers.find(connection, pipeline, names, declared=declared)
+
+    def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:
+        """Refuse files that another pipeline has loaded into the same table, as a commit would."""
+        with transaction(self._engine, pipeline.name, doing="reading the ledger") as connection:
+            loaded_files.refuse_files_of_others(connection, pipeline, names)
 
     def outlook(self, pipeline: str) -> Outlook:
         """The position of the ledger, and the producers that any session is loading."""

@@ -23,7 +23,7 @@ UPDATE onceload.pipeline
 
 -- name: find_declaration
 -- The version in force.
-SELECT pipeline.pipeline_id, pipeline.version, declaration.terms, declaration.rest
+SELECT pipeline.pipeline_id, pipeline.version, pipeline.folder, declaration.terms, declaration.rest
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline.name = :pipeline;
 
 -- name: in_use
@@ -32,20 +32,6 @@ SELECT EXISTS (
        SELECT FROM onceload.producer
         WHERE pipeline_id = :pipeline_id AND NOT (isempty(consumed) AND fingerprint IS NULL)) AS is_loaded,
        to_regclass(:table) IS NULL AS is_table_gone;
-
--- name: find_another
--- A pipeline that loaded the same files into the same table, if this one has loaded nothing. The table has to exist:
--- without it, there are no rows that could be loaded a second time.
-SELECT other.name
-  FROM onceload.pipeline AS other JOIN onceload.declaration USING (pipeline_id, version)
- WHERE other.name <> :pipeline AND declaration.rest ->> 'source.path' = :path
-   AND declaration.terms ->> 'target.table' = :table AND to_regclass(:table) IS NOT NULL
-   AND EXISTS (
-       SELECT FROM onceload.producer WHERE pipeline_id = other.pipeline_id AND NOT isempty(consumed))
-   AND NOT EXISTS (
-       SELECT FROM onceload.producer JOIN onceload.pipeline AS own USING (pipeline_id)
-        WHERE own.name = :pipeline AND NOT isempty(consumed))
- ORDER BY other.name LIMIT 1;
 
 -- name: take_version
 -- Commits compare their own version with this one.
@@ -74,7 +60,7 @@ SELECT pipeline_id, position, message_keep_days, version FROM onceload.pipeline 
 -- name: lock_pipeline
 -- The lock that commits take when they count up the position: under it, the state does not change.
 -- NO KEY: snapshots (hold_pipeline) and foreign keys do not wait for it, nor it for them.
-SELECT pipeline_id, position, producers, producers_max, version, paused_at, paused_by, pause_reason
+SELECT pipeline_id, position, producers, producers_max, version, folder, paused_at, paused_by, pause_reason
   FROM onceload.pipeline WHERE name = :pipeline FOR NO KEY UPDATE;
 
 -- name: lock_pipeline_against_snapshots
@@ -107,9 +93,26 @@ SELECT producer.name, producer.generation, producer.producer_id
 
 -- name: latest_generations
 -- A generation that was registered but never used counts only if there is no other.
-SELECT DISTINCT ON (producer.name) producer.name, producer.producer_id
+-- Files are elsewhere if the folder was ever moved, and no file that was compared with them has their name there.
+WITH moved AS MATERIALIZED (
+    SELECT CASE WHEN now.terms ->> 'source.root' = :root THEN pipeline.folder ELSE :folder END AS folder,
+           now.terms ->> 'target.table' AS target
+      FROM onceload.pipeline JOIN onceload.declaration AS now USING (pipeline_id, version)
+     WHERE pipeline_id = :pipeline_id
+       AND EXISTS (
+           SELECT FROM onceload.declaration
+            WHERE declaration.pipeline_id = :pipeline_id AND declaration.terms ->> 'source.root' <> :root)
+)
+SELECT DISTINCT ON (producer.name) producer.name, producer.producer_id,
+       CASE WHEN moved.folder IS NULL THEN false
+            ELSE NOT EXISTS (
+                 SELECT FROM onceload.loaded_file
+                  WHERE loaded_file.target = moved.target
+                    AND loaded_file.address = sha256(convert_to(moved.folder || producer.name, 'UTF8'))
+                    AND loaded_file.pipeline_id = :pipeline_id AND loaded_file.is_compared) END AS is_elsewhere
   FROM unnest(CAST(:names AS text[])) AS asked (name)
   JOIN onceload.producer ON producer.pipeline_id = :pipeline_id AND producer.name = asked.name
+  LEFT JOIN moved ON true
  ORDER BY producer.name, isempty(producer.consumed) AND producer.fingerprint IS NULL, producer.generation DESC;
 
 -- name: find_session
@@ -208,7 +211,7 @@ RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, vers
 -- The session is locked after the pipeline, whatever the plan, because no row is updated before `taken` returned one.
 WITH taken AS (
     UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
-    RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version,
+    RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version, folder,
               paused_at, paused_by, pause_reason
 ), latest AS (
     UPDATE onceload.session SET last_position = taken.position FROM taken
@@ -217,8 +220,9 @@ WITH taken AS (
        AND taken.version = :version
     RETURNING session_id
 )
-SELECT taken.*, EXISTS (SELECT FROM latest) AS is_latest, CAST(pg_current_xact_id() AS text) AS transaction_id
-  FROM taken;
+SELECT taken.*, declaration.terms ->> 'target.table' AS target,
+       EXISTS (SELECT FROM latest) AS is_latest, CAST(pg_current_xact_id() AS text) AS transaction_id
+  FROM taken LEFT JOIN onceload.declaration USING (pipeline_id, version);
 
 -- name: register_all
 -- The pipeline's lock excludes other registrations. Sorted by name, so that the index grows at its end.

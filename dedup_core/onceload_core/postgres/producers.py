@@ -4,11 +4,14 @@ Each function is a part of the transaction of its caller.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from onceload_core.declaration import ROOT
 from onceload_core.errors import LimitReached
 from onceload_core.names import Batch, ProducerId, SessionName
+from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Knowledge, KnownProducer
 from onceload_core.postgres.commit import NO_ORIGIN, SQL, get_pipeline, lock_pipeline, take_position, write_entry
 from onceload_core.postgres.connection import Record, array, in_batches, on_table
@@ -54,15 +57,22 @@ def _count(connection: Connection, found: Record, pipeline: str, producers: int)
     connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
 
 
-def find(connection: Connection, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
+def find(
+    connection: Connection, pipeline: str, names: Sequence[str], *, declared: Pipeline | None
+) -> dict[str, KnownProducer]:
     """The latest generation of each registered name, with the claims of all sessions."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
-    found: dict[str, ProducerId] = {}
+    # Without a root, names do not identify files.
+    where = {"root": declared and declared.declaration.terms.get(ROOT), "folder": declared and declared.folder}
+    found: dict[str, Record] = {}
     for some in in_batches(names):
-        rows = connection.execute(SQL["latest_generations"], {"pipeline_id": pipeline_id, "names": array(some)})
-        found.update({row.name: row.producer_id for row in rows})
-    known = know(connection, pipeline_id, NO_SESSION, list(found.values()))
-    return {name: KnownProducer(producer_id, known[producer_id]) for name, producer_id in found.items()}
+        binds = {"pipeline_id": pipeline_id, "names": array(some), **where}
+        found.update({row.name: row for row in connection.execute(SQL["latest_generations"], binds)})
+    known = know(connection, pipeline_id, NO_SESSION, [row.producer_id for row in found.values()])
+    return {
+        name: KnownProducer(row.producer_id, replace(known[row.producer_id], is_elsewhere=row.is_elsewhere))
+        for name, row in found.items()
+    }
 
 
 def know(

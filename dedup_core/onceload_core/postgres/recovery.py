@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from onceload_core.errors import PipelineBusy, StateDiffers
 from onceload_core.events import event
 from onceload_core.names import Position
+from onceload_core.postgres import loaded_files
 from onceload_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
 from onceload_core.postgres.connection import Record, at_once, statements, translated
 from onceload_core.postgres.ledger import one_view
@@ -149,6 +150,7 @@ def _swap_in(connection: Connection, pipeline_id: int, recovery: Recovery) -> No
     connection.execute(SQL["drop_unproven"], binds)
     connection.execute(SQL["forget_copies"], binds)
     connection.execute(SQL["swap_in"], binds)
+    loaded_files.repair(connection, pipeline_id)
     connection.execute(SQL["go_on_after"])
     connection.execute(SQL["set_pipeline"], binds)
     # They may be snapshots of the damaged state, and the next recovery could start from them.

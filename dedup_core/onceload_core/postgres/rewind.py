@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from onceload_core.errors import NotFound, SettingRefused, StateDiffers
 from onceload_core.events import event
 from onceload_core.names import Position
-from onceload_core.postgres import recovery
+from onceload_core.postgres import loaded_files, recovery
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, statements, translated
 from onceload_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states
@@ -271,6 +271,7 @@ def _set_back(connection: Connection, way: _Way) -> Position:
     connection.execute(recovery.SQL["forget_copies"], way.binds)
     for step in ("drop_quarantined", "hold_again", "drop_messages", "drop_later_generations", "set_back", "keep_names"):
         connection.execute(SQL[step], way.binds)
+    loaded_files.repair(connection, way.pipeline_id)
     connection.execute(SQL["record_rewind"], entry)
     connection.execute(SQL["record_receipts"], entry)
     connection.execute(recovery.SQL["set_pipeline"], entry)

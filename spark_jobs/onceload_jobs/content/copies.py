@@ -97,7 +97,7 @@ class CopyRecord:
 
     @classmethod
     def new_etag(cls, state: ProducerState, fingerprint: Fingerprint) -> "CopyRecord":
-        """The record of a file whose ETag changed and nothing else, so that it is not read again."""
+        """The record of a file of which nothing but its ETag or folder changed, so that it is not read again."""
         return cls(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
 
 

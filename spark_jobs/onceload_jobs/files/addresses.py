@@ -1,12 +1,14 @@
 """Addresses of files, local or with any backend of fsspec, and errors for files that cannot be read."""
 
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from pathlib import Path
 from typing import Any, cast
 
 from onceload_core.errors import CallAgain, OnceloadError, SettingRefused
@@ -47,6 +49,18 @@ def shown(url: str) -> str:
     """Format a URL for messages and logs, without its password."""
     first, *rest = url.split("://")
     return "://".join([first, *(part.removeprefix(login) for part, login in zip(rest, _logins(url), strict=True))])
+
+
+#: Schemes that lead to the same stores as another one.
+_OTHER_SCHEMES = {"s3a://": "s3://", "gcs://": "gs://", "abfss://": "abfs://"}
+
+
+def address_of(folder: str) -> str:
+    """The address of a folder, with a slash at its end: the same however its path is spelt, and without a password."""
+    scheme, path = split_address(shown(folder))
+    if scheme:
+        return path_below(_OTHER_SCHEMES.get(scheme, scheme) + posixpath.normpath(path), "")
+    return path_below(os.path.realpath(Path(path or ".").expanduser()), "")
 
 
 def with_login(url: str, *, of: str) -> str:

@@ -17,7 +17,7 @@ from onceload_core.declaration import (
     Declaration,
 )
 from onceload_core.pipeline import Pipeline
-from onceload_jobs.files.addresses import shown
+from onceload_jobs.files.addresses import address_of, shown
 from onceload_jobs.files.listing import root_of
 from onceload_jobs.pipeline.columns import INTEGERS, Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import CsvOptions, Declared, Format, Identity, Source
@@ -31,6 +31,7 @@ def pipeline_with_declaration(declared: Declared) -> Pipeline:
         declared.pipeline,
         declaration=declaration,
         moved_from=declared.source.moved_from,
+        folder=address_of(root_of(declared.source.path, root=declared.source.root)),
         message_keep_days=declared.message_id.keep_days if declared.message_id else 0,
     )
 

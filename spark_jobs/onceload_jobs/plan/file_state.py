@@ -69,7 +69,8 @@ def current_state(
         return Note(name=listed.name, reason=what, needs_a_person=True)
     if state.fingerprint is None:
         return FileState(generation=state.generation, consumed=state.consumed)
-    return _state_of(declared, listed, producer_id, state, proven=proven, sealed=sealed)
+    is_elsewhere = knowledge.is_elsewhere
+    return _state_of(declared, listed, producer_id, state, proven=proven, sealed=sealed, is_elsewhere=is_elsewhere)
 
 
 def _state_of(
@@ -80,21 +81,25 @@ def _state_of(
     *,
     proven: Callable[..., bool],
     sealed: bool,
+    is_elsewhere: bool = False,
 ) -> FileState | Note:
     fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
-    resemblance, is_vouched = resemblance_of(declared.source, listed, state), has_same_etag_or_none(listed, fingerprint)
+    resemblance = resemblance_of(declared.source, listed, state)
+    is_vouched = has_same_etag_or_none(listed, fingerprint) and not is_elsewhere
     if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
         # Both ends are equal; only reading all of it could show whether the rest is.
         resemblance = Resemblance.CHANGED
     reason = _why_rewritten(declared.source, listed, fingerprint, resemblance)
     if reason is None and not _has_rows_in_place(declared.source, listed, state):
         reason = _MOVED
-        if declared.on_rewrite is OnRewrite.NEW_GENERATION:
+        if not is_elsewhere and declared.on_rewrite is OnRewrite.NEW_GENERATION:
             return Note(name=listed.name, reason=f"{_MOVED}. {_LOADED_TWICE}", needs_a_person=True)
     if reason is None:
         continued = _continued(declared.source, listed, state, is_same=resemblance is Resemblance.SAME, sealed=sealed)
         new_etag = None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag))
         return replace(continued, new_etag=new_etag)
+    if is_elsewhere:
+        return Note(name=listed.name, reason=_OTHER_FILE.format(reason), needs_a_person=True)
     if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
         if not listed.size:
             return Note(name=listed.name, reason=_EMPTY)
@@ -212,6 +217,12 @@ _REWRITTEN = {
 }
 
 
+_OTHER_FILE = (
+    "it has the name of a file that was loaded before the folder was moved (source.moved_from), but {0}. Nothing of it "
+    "is loaded, and the rows that were loaded under this name stay. If it is that file, restore its content. If it is "
+    "a new file, give it another name, or load it with a pipeline of another name whose source.path matches new files "
+    "only"
+)
 _MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps of a damaged copy of it"
 _LOADED_TWICE = (
     "A new generation would load them a second time, so nothing more of it is loaded. Load it with --only and --replace"

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from onceload_core.errors import NotFound
 from onceload_core.names import DeliveryId, Position
+from onceload_core.pipeline import Pipeline
 from onceload_core.ports import KnownProducer, Ledger, Outlook
 from onceload_jobs.files.notes import Note
 
@@ -36,9 +37,9 @@ def outlook_of(ledger: Ledger[Any], pipeline: str) -> Outlook:
         return Outlook(position=Position(0), claimed=frozenset())
 
 
-def find_known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> KnownNames:
+def find_known(ledger: Ledger[Any], pipeline: Pipeline, names: Sequence[str]) -> KnownNames:
     try:
-        return ledger.find(pipeline, names)
+        return ledger.find(pipeline.name, names, declared=pipeline)
     except NotFound:
         # Planned before the first load: no file is known yet.
         return {}

@@ -18,7 +18,7 @@ def one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> 
     if not listing.names_of_one:
         return listing
     names = [each.name for group in listing.names_of_one for each in group]
-    known, files = find_known(ledger, declared.name, names), {listed.name: listed for listed in listing.files}
+    known, files = find_known(ledger, declared.pipeline, names), {listed.name: listed for listed in listing.files}
     others: dict[str, str] = {}
     for group in listing.names_of_one:
         registered = [each for each in group if _is_loaded_as(declared, each, files[each.name], known.get(each.name))]

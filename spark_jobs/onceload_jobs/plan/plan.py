@@ -18,6 +18,7 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.signatures import check_plain_text
 from onceload_jobs.pipeline.declared import Declared, Identity, NewerFile, Source, Write
 from onceload_jobs.plan.choice import EVERYTHING, Choice, chosen_of
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.file_state import FileState, current_state
 from onceload_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, outlook_of
 from onceload_jobs.plan.links import one_name_each
@@ -55,7 +56,8 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     listing = there if _is_by_content(declared) else chosen_of(there, choice)
     # Read this first: what is no longer claimed then has taken effect, or never will.
     outlook = outlook_of(ledger, declared.name)
-    known = find_known(ledger, declared.name, [*(listed.name for listed in listing.files), *listing.folders])
+    pipeline = pipeline_with_declaration(declared)
+    known = find_known(ledger, pipeline, [*(listed.name for listed in listing.files), *listing.folders])
     checker = _FileChecker.of(declared, ledger, listing, outlook, now_s=now_s, choice=choice)
     findings = _Findings(listing=listing, of_files={each: checker.check(each, known) for each in listing.files})
     if _is_by_content(declared):
@@ -64,9 +66,13 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     chosen = choice if there.files else EVERYTHING
     of_listing = tuple(_notes_of_listing(declared.source, findings.listing, choice=chosen))
     of_folders = tuple(_became_folders(findings.listing, known))
+    to_read = tuple(each for each in findings.of_files.values() if isinstance(each, FileToRead))
+    if to_read:
+        # Their commits would be refused. It is known before any record is read.
+        ledger.refuse_files_of_others(pipeline, [file.listed.name for file in to_read])
     return Plan(
         outlook=outlook,
-        to_read=tuple(each for each in findings.of_files.values() if isinstance(each, FileToRead)),
+        to_read=to_read,
         notes=tuple(dict.fromkeys((*choice.notes, *of_listing, *of_folders, *_notes_of_files(findings)))),
         remarks=frozenset((*choice.notes, *of_listing, *of_folders)),
         done=sum(each is None for each in findings.of_files.values()),
@@ -227,11 +233,13 @@ class _FileChecker:
         return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
 
     def _state_of(self, listed: Listed, known: KnownProducer | None, *, sealed: bool) -> FileState | Note:
-        file_state: FileState | Note
+        file_state: FileState | Note | None = None
         if known and self._is_to_be_replaced(listed, known.knowledge.state):
             file_state = FileState(generation=known.knowledge.state.generation + 1, replaces=known.producer_id)
-        else:
-            file_state = current_state(self.declared, listed, known, proven=self.proven, sealed=sealed)
+        if file_state is None or (known and known.knowledge.is_elsewhere):
+            # Rows are only replaced by what is the same file.
+            found = current_state(self.declared, listed, known, proven=self.proven, sealed=sealed)
+            file_state = found if file_state is None or isinstance(found, Note) else file_state
         if (
             isinstance(file_state, FileState)
             and file_state.replaces

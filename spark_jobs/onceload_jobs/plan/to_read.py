@@ -49,7 +49,7 @@ class FileToRead:
         if self.copy_record is None:
             return None
         is_itself = self.copy_record.name == self.listed.name
-        return "already loaded, under another ETag" if is_itself else f"already loaded as {self.copy_record.name}"
+        return _SAME_FILE if is_itself else f"already loaded as {self.copy_record.name}"
 
     @property
     def why(self) -> str:
@@ -70,6 +70,8 @@ class FileToRead:
         """The row groups with rows of a span; without an end, of all rows from its first."""
         return [each for each in self.row_groups if each.end > first and (end is None or each.first < end)]
 
+
+_SAME_FILE = "already loaded, from another folder or under another ETag"
 
 #: The new part of a file, why it is not read now, or None if nothing is new.
 Finding: TypeAlias = FileToRead | Note | None

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.ports import Ledger
 from onceload_core.postgres.connection import Record, statements, transaction, translated
+from onceload_core.postgres.loaded_files import forget_table
 from onceload_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from onceload_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from onceload_jobs.write.binary_copy import needs_cast
@@ -249,6 +250,8 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
             raise SettingRefused("target.table", found, expected)
         run(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
     run(connection, f"CREATE TABLE {table_name(target)} ({', '.join(lines)})")
+    # Rows of an earlier table of this name went with it.
+    forget_table(connection, table_name(target))
 
 
 def _check_columns(table: str, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:

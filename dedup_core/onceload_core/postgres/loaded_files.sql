@@ -1,0 +1,91 @@
+-- name: own_files
+-- The files of a commit become those of its pipeline, unless they are already. Returns the refused ones: those that
+-- another pipeline has. A commit of another pipeline that is under way is waited for, because their rows would have the
+-- same key. The order of the addresses is the same for all, so that no two commits wait for each other.
+WITH offered AS (
+    SELECT DISTINCT name, sha256(convert_to(:folder || name, 'UTF8')) AS address
+      FROM onceload.producer
+     WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]))
+       AND (copy_of IS NOT NULL OR NOT isempty(consumed))
+), missing AS (
+    SELECT offered.name, offered.address FROM offered
+     WHERE NOT EXISTS (
+           SELECT FROM onceload.loaded_file
+            WHERE loaded_file.target = :target AND loaded_file.address = offered.address
+              AND loaded_file.pipeline_id = :pipeline_id AND loaded_file.is_compared)
+), owned AS (
+    INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
+    SELECT :target, address, :pipeline_id, name FROM missing ORDER BY address
+    ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline
+    -- An update sees the latest version of a row, also one that was committed during the wait.
+    DO UPDATE SET is_compared = true WHERE loaded_file.pipeline_id = excluded.pipeline_id
+    RETURNING address
+)
+SELECT name FROM missing WHERE address NOT IN (SELECT address FROM owned) ORDER BY name;
+
+-- name: loaded_by_another
+-- The files that another pipeline has loaded into a table. Without the table, there are no rows that could be loaded a
+-- second time.
+SELECT asked.name, pipeline.name AS other
+  FROM unnest(CAST(:names AS text[])) AS asked (name)
+  JOIN onceload.loaded_file ON loaded_file.target = :target
+       AND loaded_file.address = sha256(convert_to(:folder || asked.name, 'UTF8'))
+  JOIN onceload.pipeline USING (pipeline_id)
+ WHERE pipeline.name <> :pipeline AND to_regclass(:target) IS NOT NULL
+ ORDER BY asked.name;
+
+-- name: drop_files
+-- Files of which nothing is loaded any more.
+DELETE FROM onceload.loaded_file
+ WHERE pipeline_id = :pipeline_id
+   AND NOT EXISTS (
+       SELECT FROM onceload.producer
+        WHERE producer.pipeline_id = :pipeline_id AND producer.name = loaded_file.name
+          AND (copy_of IS NOT NULL OR NOT isempty(consumed)));
+
+-- name: add_files
+-- Loaded files without an address: a release that recorded none has loaded them, or the table was damaged.
+INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
+SELECT DISTINCT declaration.terms ->> 'target.table', sha256(convert_to(pipeline.folder || producer.name, 'UTF8')),
+       pipeline_id, producer.name
+  FROM onceload.pipeline
+  JOIN onceload.declaration USING (pipeline_id, version)
+  JOIN onceload.producer USING (pipeline_id)
+ WHERE pipeline_id = :pipeline_id AND pipeline.folder IS NOT NULL AND declaration.terms ->> 'target.table' IS NOT NULL
+   AND producer.fingerprint IS NOT NULL AND (producer.copy_of IS NOT NULL OR NOT isempty(producer.consumed))
+   AND NOT EXISTS (
+       SELECT FROM onceload.loaded_file
+        WHERE loaded_file.pipeline_id = :pipeline_id AND loaded_file.name = producer.name)
+ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
+
+-- name: set_folder
+UPDATE onceload.pipeline SET folder = :folder WHERE pipeline_id = :pipeline_id;
+
+-- name: follow_folder
+-- The folder has another address, such as after a move of the project or on another machine: the files keep the earlier
+-- address too.
+INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
+SELECT DISTINCT :target, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
+  FROM onceload.loaded_file WHERE pipeline_id = :pipeline_id AND target = :target
+ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
+
+-- name: distrust_files
+-- The folder was moved to one whose files may be others, although some have the names and addresses of loaded ones.
+UPDATE onceload.loaded_file SET is_compared = false
+ WHERE pipeline_id = :pipeline_id AND target = :target AND address = sha256(convert_to(:folder || name, 'UTF8'));
+
+-- name: follow_table
+-- A table that this pipeline has loaded into was renamed: all files in it, of any pipeline, are in the renamed one.
+WITH renamed AS (
+    DELETE FROM onceload.loaded_file
+     WHERE target = :target_before AND to_regclass(:target_before) IS NULL
+       AND EXISTS (
+           SELECT FROM onceload.loaded_file WHERE target = :target_before AND pipeline_id = :pipeline_id)
+    RETURNING *
+)
+INSERT INTO onceload.loaded_file (target, address, pipeline_id, name, is_compared)
+SELECT :target, address, pipeline_id, name, is_compared FROM renamed
+ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
+
+-- name: forget_table
+DELETE FROM onceload.loaded_file WHERE target = :target;

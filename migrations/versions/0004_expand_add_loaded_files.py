@@ -1,0 +1,77 @@
+"""The files that are loaded into a table, each with the pipeline that loaded it.
+
+It only adds. Files that are loaded already are added too, below the folder of the version in force: a relative one is
+taken to start where this runs. Loads wait meanwhile. Processes of the previous release run on it, but they do not add
+the files that they load. The next load of the pipeline by this release does, and corrects relative folders.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from alembic import op
+from sqlalchemy import text
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+CHANGE = """
+ALTER TABLE onceload.pipeline ADD COLUMN folder text;
+CREATE TABLE onceload.loaded_file (
+    target       text NOT NULL,
+    address      bytea NOT NULL,
+    pipeline_id  bigint NOT NULL,
+    name         text NOT NULL,
+    is_compared  boolean NOT NULL DEFAULT true,
+    CONSTRAINT loaded_files_have_one_pipeline PRIMARY KEY (target, address)
+);
+"""
+LOADED = text("""
+SELECT pipeline_id, terms ->> 'target.table' AS target, terms ->> 'source.identity' AS identity,
+       terms ->> 'source.root' AS root, rest ->> 'source.path' AS path
+  FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) ORDER BY pipeline_id
+""")
+# A file that two pipelines have loaded already becomes that of the older pipeline.
+ADD_FILES = text("""
+INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
+SELECT DISTINCT :target, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
+  FROM onceload.producer
+ WHERE pipeline_id = :pipeline_id AND fingerprint IS NOT NULL AND (copy_of IS NOT NULL OR NOT isempty(consumed))
+ON CONFLICT DO NOTHING
+""")
+
+
+def upgrade() -> None:
+    op.execute(CHANGE)
+    connection = op.get_bind()
+    for found in connection.execute(LOADED).all():
+        root = found.root if found.identity != "content" else None
+        if root is None and found.path:
+            root = _root_of(found.path)
+        if root and found.target:
+            binds = {"pipeline_id": found.pipeline_id, "target": found.target, "folder": _address_of(root)}
+            connection.execute(ADD_FILES, binds)
+
+
+def _root_of(path: str) -> str:
+    """The folder before the first wildcard or placeholder."""
+    scheme, below = _split(path)
+    fixed = re.split(r"[*?\[]|\{\{", below, maxsplit=1)[0]
+    folder = fixed.rpartition("/")[0] or ("/" if fixed.startswith("/") else "")
+    return scheme + (folder or ("" if scheme else "."))
+
+
+def _address_of(root: str) -> str:
+    scheme, path = _split(root)
+    if scheme in ("", "file://", "local://", "file:", "local:"):
+        return os.path.realpath(Path(path or ".").expanduser()).rstrip("/") + "/"
+    stores = {"s3a://": "s3://", "gcs://": "gs://", "abfss://": "abfs://"}
+    return f"{stores.get(scheme, scheme)}{os.path.normpath(path)}/"
+
+
+def _split(path: str) -> tuple[str, str]:
+    found = re.match(r"(?:file|local):(?://)?|(?:[\w+.-]+::)*[\w+.-]+://", path)
+    scheme = found.group() if found else ""
+    return scheme, path[len(scheme) :]

@@ -1,0 +1,329 @@
+"""A file belongs to one pipeline per table, however its path is spelt and whatever happens at the same moment."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onceload_core.declaration import EditRefused, LoadedByAnother
+from onceload_core.names import Position
+from onceload_core.postgres import loaded_files
+from onceload_core.postgres.recovery import recover_state
+from onceload_jobs.files.addresses import address_of
+from onceload_jobs.pipeline.declared import Declared, Identity, OnRewrite, Publish
+from onceload_jobs.plan.choice import Choice
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
+from tests.loads.conftest import Loads, line
+from tests.loads.test_versions import below, edited, lines, load_now, load_while, renamed
+from tests.servers import execute
+from tests.waiting import until
+
+pytestmark = pytest.mark.usually_staged
+
+
+def files_of(loads: Loads, pipeline: str = "events") -> list[str]:
+    """The files of a pipeline, each once, wherever it was loaded from."""
+    found = loads.ask(
+        "SELECT DISTINCT loaded_file.name FROM onceload.loaded_file JOIN onceload.pipeline USING (pipeline_id)"
+        f" WHERE pipeline.name = '{pipeline}' ORDER BY 1"
+    )
+    return [name for (name,) in found]
+
+
+def moved(loads: Loads, folder: str, *, moved_from: str = "2025", **of_file: object) -> Declared:
+    source = {"path": f"{loads.folder}/{folder}/*.jsonl", "moved_from": f"{loads.folder}/{moved_from}"}
+    return edited(loads, source=source, **of_file)
+
+
+# Two pipelines.
+
+
+def test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_second_time(loads):
+    loads.write("a.jsonl", lines(1, 2))
+
+    with pytest.raises(LoadedByAnother, match="pipeline events2 has loaded"):
+        load_while(loads, loads.declared, lambda: load_now(loads, renamed(loads.declared)))
+
+    assert loads.rows() == [1, 2]
+    assert (files_of(loads), files_of(loads, "events2")) == ([], ["a.jsonl"])
+    assert verify(renamed(loads.declared), loads.engine, deep=True).differing == 0
+
+
+def test_a_path_that_is_widened_over_the_files_of_another_pipeline_loads_none_of_them(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    loads.write("b.jsonl", lines(3))
+    load_now(loads, below(loads, "a*.jsonl"))
+    load_now(loads, renamed(below(loads, "b*.jsonl")))
+    loads.write("c.jsonl", lines(4))
+
+    wider = renamed(below(loads, "*.jsonl"))
+    for refused in (load_now, Loads.look):
+        with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded \S*/a\.jsonl into"):
+            refused(loads, wider)
+    load_now(loads, renamed(below(loads, "[bc]*.jsonl")))
+
+    assert loads.rows() == [1, 2, 3, 4]
+
+
+def test_a_commit_waits_for_another_pipeline_that_commits_the_same_file_at_the_same_moment(loads, monkeypatch):
+    """No plan can see this: neither has committed when the other plans."""
+    loads.write("a.jsonl", lines(1, 2))
+    outcomes: list[object] = []
+
+    def load_second() -> None:
+        try:
+            outcomes.append(load_now(loads, renamed(loads.declared)).loaded)
+        except LoadedByAnother as error:
+            outcomes.append(error.other)
+
+    second, own = threading.Thread(target=load_second), loaded_files.own
+    is_waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+    def own_and_wait(connection, taken, pipeline, files):
+        own(connection, taken, pipeline, files)
+        if pipeline == "events" and second.ident is None:
+            second.start()
+            until(lambda: execute(loads.admin_dsn, is_waiting) == [(True,)])
+
+    monkeypatch.setattr(loaded_files, "own", own_and_wait)
+    load_now(loads, loads.declared)
+    second.join(timeout=60)
+
+    assert outcomes == ["events"]
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("spelling", ["./landing", "landing/../landing", "link", "file://HERE/landing", "HERE/landing"])
+def test_a_file_is_the_same_however_its_path_is_spelt(loads, spelling, monkeypatch):
+    here = loads.folder.parent
+    monkeypatch.chdir(here)
+    (here / "link").symlink_to(loads.folder)
+    loads.write("a.jsonl", lines(1))
+    load_now(loads, edited(loads, source={"path": "landing/*.jsonl"}))
+
+    path = f"{spelling.replace('HERE', str(here))}/a*.jsonl"
+    with pytest.raises(LoadedByAnother):
+        load_now(loads, renamed(edited(loads, source={"path": path})))
+
+    assert loads.rows() == [1]
+
+
+@pytest.mark.parametrize(
+    ("folder", "address"),
+    [
+        ("s3://ann:secret@bucket/in", "s3://bucket/in/"),
+        ("s3a://bucket//in/./x", "s3://bucket/in/x/"),
+        ("s3://bucket", "s3://bucket/"),
+        ("abfss://container@account.dfs.core.windows.net/in", "abfs://container@account.dfs.core.windows.net/in/"),
+        ("/", "/"),
+        ("~", f"{Path.home().resolve()}/"),
+        ("", f"{Path.cwd().resolve()}/"),
+    ],
+)
+def test_an_address_has_one_form_and_no_password(folder, address):
+    assert address_of(folder) == address
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_copy_belongs_to_the_pipeline_that_found_it(loads):
+    by_content = edited(loads, source={"identity": Identity.CONTENT})
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, by_content)
+    loads.write("b.jsonl", lines(1, 2))
+    load_now(loads, by_content)
+
+    with pytest.raises(LoadedByAnother, match=r"b\.jsonl"):
+        load_now(loads, renamed(below(loads, "b*.jsonl")))
+
+    assert files_of(loads) == ["a.jsonl", "b.jsonl"]
+
+
+def test_a_log_that_was_rotated_belongs_to_its_pipeline_under_both_names(logs):
+    logs.write("app.log", lines(1, 2))
+    load_now(logs, logs.declared)
+    (logs.folder / "app.log").rename(logs.folder / "app.log.1")
+    logs.write("app.log", lines(3))
+    load_now(logs, logs.declared)
+
+    assert files_of(logs) == ["app.log", "app.log.1"]
+    with pytest.raises(LoadedByAnother, match=r"app\.log and another file"):
+        load_now(logs, renamed(edited(logs, source={"identity": Identity.PATH})))
+
+
+# What gives files free, and what does not.
+
+
+def test_files_are_free_again_once_what_was_loaded_of_them_is_rewound(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    loads.write("b.jsonl", lines(3))
+    load_now(loads, loads.declared)
+
+    rewind(loads.declared, loads.engine, to=Position(1), dry_run=False)
+
+    assert files_of(loads) == ["a.jsonl"]
+    load_now(loads, renamed(below(loads, "b*.jsonl")))
+    with pytest.raises(LoadedByAnother, match=r"pipeline events2 has loaded \S*/b\.jsonl"):
+        load_now(loads, loads.declared)
+    assert loads.rows() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_recovery_of_state_records_the_files_that_are_loaded(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    execute(loads.admin_dsn, "DELETE FROM onceload.loaded_file")
+    execute(loads.admin_dsn, "DELETE FROM onceload.producer")
+
+    recover_state(loads.engine, "events", dry_run=False)
+
+    assert files_of(loads) == ["a.jsonl"]
+    with pytest.raises(LoadedByAnother):
+        load_now(loads, renamed(loads.declared))
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_files_follow_their_table_to_its_new_name(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    execute(loads.admin_dsn, "ALTER TABLE target RENAME TO moved")
+    following = edited(loads, target=replace(loads.declared.target, table="moved"))
+    load_now(loads, following)
+
+    with pytest.raises(LoadedByAnother, match=r"into public\.moved"):
+        load_now(loads, renamed(following))
+
+    # The old name is free for another table.
+    assert load_now(loads, renamed(loads.declared)).loaded == 2
+
+
+def test_files_of_a_table_that_was_dropped_are_loaded_by_another_pipeline(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    execute(loads.admin_dsn, "DROP TABLE target")
+
+    assert loads.look(renamed(loads.declared)).files == 1
+    load_now(loads, renamed(loads.declared))
+
+    assert loads.rows() == [1, 2]
+    assert (files_of(loads), files_of(loads, "events2")) == ([], ["a.jsonl"])
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_new_generation_and_a_replaced_one_stay_with_their_pipeline(loads):
+    file = loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    for rewrite, number in ((OnRewrite.NEW_GENERATION, 3), (OnRewrite.REPLACE, 4)):
+        file.write_text(lines(number))
+        load_now(loads, edited(loads, on_rewrite=rewrite))
+
+    assert files_of(loads) == ["a.jsonl"]
+    assert loads.rows() == [1, 2, 4]
+
+
+# A folder that was moved.
+
+
+@pytest.mark.parametrize("on_rewrite", OnRewrite)
+def test_a_file_below_a_moved_folder_that_only_has_the_name_of_a_loaded_one_is_not_loaded(loads, on_rewrite):
+    loads.write("2025/01.jsonl", lines(1, 2, 3))
+    before = below(loads, "2025/*.jsonl", on_rewrite=on_rewrite)
+    load_now(loads, before)
+    loads.write("2026/01.jsonl", lines(11))
+    loads.write("2026/02.jsonl", lines(12))
+    with pytest.raises(EditRefused, match=r"moved_from: \S+/2025`: each file is then compared"):
+        load_now(loads, below(loads, "2026/*.jsonl", on_rewrite=on_rewrite))
+
+    after = moved(loads, "2026", on_rewrite=on_rewrite)
+    reports = [load_now(loads, after) for _ in range(2)]
+    # Not even once the key is removed from the file again.
+    reports.append(load_now(loads, below(loads, "2026/*.jsonl", on_rewrite=on_rewrite)))
+
+    assert [report.loaded for report in reports] == [1, 0, 0]
+    notes = [[(note.name, note.needs_a_person) for note in report.notes] for report in reports]
+    assert notes == [[("01.jsonl", True)]] * 3
+    assert "has the name of a file that was loaded before the folder was moved" in reports[0].notes[0].reason
+    assert loads.rows() == [1, 2, 3, 12]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_replacing_a_file_by_hand_deletes_no_rows_of_another_one_below_the_old_folder(loads):
+    loads.write("2025/01.jsonl", lines(1, 2, 3))
+    load_now(loads, below(loads, "2025/*.jsonl"))
+    loads.write("2026/01.jsonl", lines(11))
+
+    report = load_now(loads, moved(loads, "2026"), choice=Choice(files=("01.jsonl",), replaces=True))
+
+    assert [note.needs_a_person for note in report.notes] == [True]
+    assert loads.rows() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_shorter_file_below_a_folder_that_was_moved_back_deletes_no_rows(loads):
+    """The one that was left behind is an earlier state of the loaded file."""
+    replacing = {"on_rewrite": OnRewrite.REPLACE}
+    loads.write("2025/01.jsonl", lines(1))
+    load_now(loads, below(loads, "2025/*.jsonl", **replacing))
+    loads.write("2026/01.jsonl", lines(1, 2))
+    load_now(loads, moved(loads, "2026", **replacing))
+
+    report = load_now(loads, moved(loads, "2025", moved_from="2026", **replacing))
+
+    assert [note.needs_a_person for note in report.notes] == [True]
+    assert loads.rows() == [1, 2]
+
+
+def test_files_of_a_moved_folder_go_on_where_they_were_and_belong_to_their_pipeline(loads):
+    loads.write("2025/01.jsonl", lines(1, 2))
+    loads.write("2025/02.jsonl", lines(3))
+    load_now(loads, below(loads, "2025/*.jsonl"))
+    (loads.folder / "2025").rename(loads.folder / "2026")
+    loads.write("2026/02.jsonl", lines(3, 4))
+
+    report = load_now(loads, moved(loads, "2026"))
+
+    assert (report.loaded, report.notes) == (1, ())
+    assert loads.look(below(loads, "2026/*.jsonl")).files == 0
+    with pytest.raises(LoadedByAnother, match=r"2026/01\.jsonl and another file"):
+        load_now(loads, renamed(below(loads, "2026/*.jsonl")))
+    # From now on, a rewrite is one.
+    loads.write("2026/01.jsonl", lines(5))
+    load_now(loads, below(loads, "2026/*.jsonl", on_rewrite=OnRewrite.NEW_GENERATION))
+    assert loads.rows() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_file_of_a_moved_folder_is_read_whole_before_it_counts_as_the_loaded_one(loads):
+    """By its size and both ends, it is the same."""
+    middle = "".join(line(number, note="x" * 100) for number in range(100))
+    loads.write("2025/01.jsonl", middle)
+    load_now(loads, below(loads, "2025/*.jsonl"))
+    loads.write("2026/01.jsonl", middle.replace('"id": 50,', '"id": 99,') + line(200))
+
+    report = load_now(loads, moved(loads, "2026"))
+
+    assert (report.loaded, [note.needs_a_person for note in report.notes]) == (0, [True])
+    assert loads.rows() == [*range(100)]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_relative_path_in_a_project_that_was_moved_leads_to_the_same_files(loads, monkeypatch):
+    monkeypatch.chdir(loads.folder.parent)
+    relative = edited(loads, source={"path": "landing/*.jsonl"})
+    loads.write("a.jsonl", lines(1))
+    load_now(loads, relative)
+    elsewhere = loads.folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    loads.folder.rename(elsewhere / "landing")
+    monkeypatch.chdir(elsewhere)
+
+    assert load_now(loads, relative).loaded == 0
+
+    with pytest.raises(LoadedByAnother):
+        load_now(loads, renamed(edited(loads, source={"path": f"{elsewhere}/landing/*.jsonl"})))
+    # A link that leads to another folder is no move: what it leads to is compared as before.
+    (elsewhere / "landing" / "a.jsonl").write_text(lines(1, 2))
+    assert load_now(loads, relative).loaded == 1
+    assert loads.rows() == [1, 2]
