@@ -103,14 +103,16 @@ def _depends_on(key: str, old: str, new: str, in_use: InUse) -> bool:
 @dataclass(eq=False)
 class DeclarationChanged(CallAgain):
     pipeline: str
-    version: int
-    in_force: int
+    version: Version
+    in_force: Version
 
     def __str__(self) -> str:
+        number, in_force = self.version.number, self.in_force.number
+        other = "another version" if number == in_force else "version"
         return (
             f"pipeline {self.pipeline}: the pipeline file was edited while this load ran (it began with version "
-            f"{self.version}, and version {self.in_force} is in force). What it had committed stays loaded. Nothing "
-            "more was written. Retry with the current file."
+            f"{number}, and {other} {in_force} is in force). What it had committed stays loaded. Nothing more was "
+            "written. Retry with the current file."
         )
 
 

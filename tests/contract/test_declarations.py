@@ -26,7 +26,8 @@ def test_the_same_declaration_is_one_version_and_another_is_the_next(world):
     second = world.ledger.declare(declared(rest="b"))
     third = world.ledger.declare(declared(rest="a"))
 
-    assert (again - first, second - first, third - first) == (0, 1, 2)
+    assert first == again
+    assert (second.number - first.number, third.number - first.number) == (1, 2)
     assert world.ledger.find_version(declared(rest="a")) == third
     assert world.ledger.find_version(declared(rest="b")) is None
     assert world.ledger.find_version(Pipeline(name="unknown")) is None
@@ -38,6 +39,7 @@ def test_nothing_that_was_begun_under_an_earlier_version_takes_effect(world):
     claim = world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=60)
     in_force = world.ledger.declare(declared(rest="b"))
 
+    numbers = f"version {session.version.number}, and version {in_force.number} is in force"
     for late in (
         lambda: world.ledger.commit(world.commit_of(session, producer, TEN)),
         lambda: world.ledger.commit(world.commit_of(session, producer, TEN, claim=claim)),
@@ -45,7 +47,7 @@ def test_nothing_that_was_begun_under_an_earlier_version_takes_effect(world):
         lambda: world.ledger.open_session("events", SessionName("late"), version=session.version),
         lambda: world.ledger.declare(declared(rest="b"), version=session.version),
     ):
-        with pytest.raises(DeclarationChanged, match=rf"version {session.version}, and version {in_force} is in force"):
+        with pytest.raises(DeclarationChanged, match=numbers):
             late()
 
     assert world.rows() == []

@@ -323,7 +323,7 @@ def test_a_relative_path_in_a_project_that_was_moved_leads_to_the_same_files(loa
 
     with pytest.raises(LoadedByAnother):
         load_now(loads, renamed(edited(loads, source={"path": f"{elsewhere}/landing/*.jsonl"})))
-    # A link that leads to another folder is no move: what it leads to is compared as before.
+    # Nothing was declared to be moved: the file is compared as before.
     (elsewhere / "landing" / "a.jsonl").write_text(lines(1, 2))
     assert load_now(loads, relative).loaded == 1
     assert loads.rows() == [1, 2]

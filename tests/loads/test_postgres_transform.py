@@ -362,7 +362,7 @@ def test_sessions_of_another_load_stage_the_records_of_a_query(loads):
 def test_only_rows_of_single_records_are_made_before_all_records_are_there(loads, transform, is_by_record):
     change(loads, "CREATE FUNCTION counted() RETURNS bigint STABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'")
     declared = replace(loads.declared, transform=transform)
-    session = Session(pipeline="events", name=SessionName("s"), epoch=Epoch(1), version=Version(1))
+    session = Session(pipeline="events", name=SessionName("s"), epoch=Epoch(1), version=Version(1, None))
     columns = declared.columns_as_read
     settings = LedgerSettings(dsn=loads.dsn)
     job = Job(

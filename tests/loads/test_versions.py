@@ -20,7 +20,7 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load import offering
 from onceload_jobs.load.consume import consume
-from onceload_jobs.load.load import load
+from onceload_jobs.load.load import load, take_version
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
@@ -482,6 +482,31 @@ def test_a_follower_whose_first_load_failed_does_not_take_its_version_back(loads
 
     assert isinstance(first, NotAlone)
     assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_number_that_a_failover_gives_out_again_is_another_version(loads):
+    """The standby lacks the commit that took the number first, and another file takes it there."""
+    loads.write("a.jsonl", lines(1))
+    load_now(loads, loads.declared)
+    lost_file = edited(loads, columns=loads.declared.columns[:2])
+    lost = take_version(lost_file, settings_of(loads))
+    execute(loads.admin_dsn, f"UPDATE onceload.pipeline SET version = {lost.number - 1}")
+    execute(loads.admin_dsn, f"DELETE FROM onceload.declaration WHERE version = {lost.number}")
+    taken = take_version(edited(loads, columns=loads.declared.columns[::2]), settings_of(loads))
+    loads.write("b.jsonl", lines(2))
+
+    board = PostgresDeliveries(loads.engine, "events", Rules())
+    for follows in (
+        lambda: load_now(loads, lost_file, version=lost),
+        lambda: loads.ledger.open_session("events", SessionName("late"), version=lost),
+        lambda: board.open_session(SessionName("late"), version=lost),
+    ):
+        with pytest.raises(DeclarationChanged, match=f"and another version {lost.number} is in force"):
+            follows()
+
+    assert (taken.number, loads.rows()) == (lost.number, [1])
+    assert board.open_session(SessionName("now"), version=taken)
 
 
 def test_limits_and_schedules_are_not_part_of_a_version(loads):

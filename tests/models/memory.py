@@ -93,7 +93,7 @@ class Book:
     messages_of: str = ""
     quarantine: dict[tuple[ProducerId, int], QuarantineState] = field(default_factory=dict)
     snapshots: dict[Position, Snapshot] = field(default_factory=dict)
-    version: Version = field(default=Version(0))
+    version: Version = field(default=Version(0, None))
     #: The addresses of its loaded files, by table, and whether they hold what was loaded, for all that is known.
     files: dict[tuple[str, str], bool] = field(default_factory=dict)
     #: The folders that its file names were relative to.
@@ -179,14 +179,14 @@ class MemoryLedger:
         book = self._books.setdefault(pipeline.name, Book(declared=pipeline))
         if version is not None:
             refuse_other_version(pipeline.name, version, book.version)
-        before = book.declared.declaration if book.version else None
+        before = book.declared.declaration if book.version.number else None
         after = settled(before, pipeline.declaration)
         if before != after:
             _refuse_edit(book, pipeline, before)
             if names_other_messages(book.messages_of, after):
                 book.messages.clear()
             book.messages_of = after.terms.get(MESSAGE_ID) or book.messages_of
-            book.version = Version(book.version + 1)
+            book.version = Version(book.version.number + 1, self._clock())
             book.held.clear()
             if before is not None and before.terms.get(ROOT) != after.terms.get(ROOT):
                 for name in {state.name for state in book.states.values()}:

@@ -340,14 +340,14 @@ CLAIM_BUGS = (
     Bug(
         name="an edit takes no version",
         file="dedup_core/onceload_core/postgres/declaring.py",
-        correct="    return Version(found.version) if before == settled(before, pipeline.declaration) else None\n",
-        wrong="    return Version(found.version)\n",
+        correct="    return version_in(found) if before == settled(before, pipeline.declaration) else None\n",
+        wrong="    return version_in(found)\n",
         tests=(f"{OF_DECLARATIONS}::test_the_same_declaration_is_one_version_and_another_is_the_next",),
     ),
     Bug(
         name="work of an earlier version of the pipeline file is committed",
         file="dedup_core/onceload_core/postgres/commit.py",
-        correct="    refuse_other_version(session.pipeline, session.version, taken.version)\n",
+        correct="    refuse_other_version(session.pipeline, session.version, version_in(taken))\n",
         wrong="",
         tests=(f"{OF_DECLARATIONS}::test_nothing_that_was_begun_under_an_earlier_version_takes_effect",),
     ),
@@ -635,8 +635,8 @@ RECOVERY_BUGS = (
     Bug(
         name="claims and registrations wait for a snapshot",
         file=LEDGER_SQL,
-        correct="FOR NO KEY UPDATE;",
-        wrong="FOR UPDATE;",
+        correct="FOR NO KEY UPDATE OF pipeline;",
+        wrong="FOR UPDATE OF pipeline;",
         tests=(f"{OF_SNAPSHOTS}::test_a_snapshot_that_is_taken_makes_no_writer_wait",),
     ),
     Bug(
@@ -4173,5 +4173,12 @@ BUGS = (
         tests=(
             f"{OF_LOADED_FILES}::test_replacing_a_file_by_hand_deletes_no_rows_of_another_one_below_the_old_folder",
         ),
+    ),
+    Bug(
+        name="a version is known by its number",
+        file="dedup_core/onceload_core/declaration.py",
+        correct="    if version != in_force:\n",
+        wrong="    if version.number != in_force.number:\n",
+        tests=(f"{OF_VERSIONS}::test_a_number_that_a_failover_gives_out_again_is_another_version",),
     ),
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 
 from onceload_core.declaration import Declaration
-from onceload_core.names import Position, ProducerId, Version
+from onceload_core.names import Position, ProducerId
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, array, on_table, statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
@@ -226,12 +226,12 @@ class AuditView:
             for row in self.connection.execute(SQL["loaded_again"], {"pipeline_id": self.pipeline_id})
         )
 
-    def declarations(self) -> Mapping[Version, Declaration]:
+    def declarations(self) -> Mapping[int, Declaration]:
         """The declarations of all versions of the pipeline file."""
         rows = self.connection.execute(SQL["declarations"], {"pipeline_id": self.pipeline_id})
         return {row.version: Declaration(terms=row.terms, rest=row.rest) for row in rows}
 
-    def positions_of_others(self, versions: Collection[Version]) -> frozenset[Position]:
+    def positions_of_others(self, versions: Collection[int]) -> frozenset[Position]:
         """The commits of all other versions."""
         binds = {"pipeline_id": self.pipeline_id, "versions": array(versions)}
         return frozenset(self.connection.execute(SQL["positions_of_other_versions"], binds).scalars())

@@ -17,10 +17,11 @@ from sqlalchemy import Engine
 
 from onceload_core.errors import DeliveryTakenAway
 from onceload_core.events import event
-from onceload_core.names import Batch, DeliveryId, Epoch, Position, SessionName, Version
+from onceload_core.names import Batch, DeliveryId, Epoch, Position, SessionName
 from onceload_core.ports import Claim, Session
 from onceload_core.postgres.commit import get_pipeline, holder_binds
 from onceload_core.postgres.connection import array, statements, transaction, translated
+from onceload_core.postgres.rows import version_in
 from onceload_core.postgres.sessions import session_of
 
 SQL = statements("batches.sql")
@@ -116,7 +117,7 @@ class PostgresBatches:
             return None
         # A new version deletes what earlier ones kept, so this one is in force.
         session = Session(
-            pipeline=self._pipeline, name=planner_of(batch), epoch=Epoch(row.epoch), version=Version(row.version)
+            pipeline=self._pipeline, name=planner_of(batch), epoch=Epoch(row.epoch), version=version_in(row)
         )
         claim = Claim(delivery_id=DeliveryId(row.delivery_id), session=session, spans={})
         return KeptBatch(claim=claim, stage=row.stage, has_passed=row.has_passed)

@@ -10,12 +10,14 @@ UPDATE onceload.delivery
 
 -- name: kept_batch
 -- Only of the latest epoch of its planner: a later epoch has planned again.
-SELECT delivery.delivery_id, delivery.stage, pipeline.version, session.epoch,
+SELECT delivery.delivery_id, delivery.stage, pipeline.version, declaration.declared_at, session.epoch,
        coalesce((SELECT passed FROM onceload.audit
                   WHERE audit.stage = delivery.stage AND audit.asked = :asked ORDER BY audit_id DESC LIMIT 1), false) AS has_passed
   FROM onceload.delivery
   JOIN onceload.session USING (session_id)
   JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
+  JOIN onceload.declaration
+    ON declaration.pipeline_id = pipeline.pipeline_id AND declaration.version = pipeline.version
  WHERE pipeline.name = :pipeline AND session.name = :session AND delivery.batch = :batch
    AND delivery.stage IS NOT NULL AND delivery.state = 'held' AND delivery.epoch = session.epoch;
 

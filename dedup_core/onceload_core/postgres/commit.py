@@ -33,6 +33,7 @@ from onceload_core.postgres.connection import (
     statements,
 )
 from onceload_core.postgres.own_transaction import check_transaction_is_open, ended, get_transaction_id, has_committed
+from onceload_core.postgres.rows import version_in
 from onceload_core.replay import EntryKind
 from onceload_core.spans import SEQUENCE_END
 
@@ -130,7 +131,7 @@ def take_position_in(transaction_id: str, connection: Connection, commit: AnyCom
     Also refused in a transaction other than the one that was begun: rows and receipts must commit together.
     """
     session = commit.session
-    life = {"session": session.name, "epoch": session.epoch, "version": session.version}
+    life = {"session": session.name, "epoch": session.epoch, "version": session.version.number}
     try:
         taken = _one_pipeline(connection, "take_position_of_session", session.pipeline, **life)
     except DBAPIError as error:
@@ -140,7 +141,7 @@ def take_position_in(transaction_id: str, connection: Connection, commit: AnyCom
         raise
     if taken.transaction_id != transaction_id:
         raise ended(connection, commit.session.pipeline, commit.batch)
-    refuse_other_version(session.pipeline, session.version, taken.version)
+    refuse_other_version(session.pipeline, session.version, version_in(taken))
     if not taken.is_latest:
         raise SessionFenced(session.pipeline, session.name, session.epoch)
     return taken
@@ -156,7 +157,7 @@ def pause_in(found: Record) -> Pause | None:
 def lock_pipeline_of(connection: Connection, session: Session) -> Record:
     """Lock the pipeline for a session: refused if another version of the declaration is in force."""
     found = lock_pipeline(connection, session.pipeline)
-    refuse_other_version(session.pipeline, session.version, found.version)
+    refuse_other_version(session.pipeline, session.version, version_in(found))
     return found
 
 
@@ -325,7 +326,7 @@ def record_entry(connection: Connection, taken: Record, commit: AnyCommit, *, ki
             "batch": commit.batch,
             "session": commit.session.name,
             "epoch": commit.session.epoch,
-            "version": commit.session.version,
+            "version": commit.session.version.number,
             "dag_id": commit.run and commit.run.dag_id,
             "run_id": commit.run and commit.run.run_id,
             "try_number": commit.run and commit.run.try_number,

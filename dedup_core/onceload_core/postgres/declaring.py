@@ -19,6 +19,7 @@ from onceload_core.pipeline import Pipeline
 from onceload_core.postgres import loaded_files
 from onceload_core.postgres.commit import SQL, lock_pipeline
 from onceload_core.postgres.connection import Record
+from onceload_core.postgres.rows import version_in
 
 
 def declare(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
@@ -32,7 +33,7 @@ def declare(connection: Connection, pipeline: Pipeline, *, version: Version | No
         taken = _take(connection, pipeline, version=version)
     elif pipeline.folder not in (None, found.folder):
         _follow_folder(connection, pipeline)
-    connection.execute(SQL["set_limits"], {**_limits(pipeline), "version": taken})
+    connection.execute(SQL["set_limits"], {**_limits(pipeline), "version": taken.number})
     return taken
 
 
@@ -57,7 +58,7 @@ def _unchanged(found: Record | None, pipeline: Pipeline) -> Version | None:
     if found is None:
         return None
     before = _declaration_in(found)
-    return Version(found.version) if before == settled(before, pipeline.declaration) else None
+    return version_in(found) if before == settled(before, pipeline.declaration) else None
 
 
 def _follow_folder(connection: Connection, pipeline: Pipeline) -> None:
@@ -83,7 +84,7 @@ def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None
     # Under the lock, nothing is committed between the check of the edit and the new version.
     found = lock_pipeline(connection, pipeline.name)
     if version is not None:
-        refuse_other_version(pipeline.name, version, found.version)
+        refuse_other_version(pipeline.name, version, version_in(found))
     kept = _find(connection, pipeline)
     if (unchanged := _unchanged(kept, pipeline)) is not None:
         return unchanged
@@ -105,16 +106,16 @@ def _remembered(connection: Connection, pipeline_id: int) -> str:
 
 
 def _keep(connection: Connection, pipeline_id: int, declaration: Declaration) -> Version:
-    version = connection.execute(SQL["take_version"], {"pipeline_id": pipeline_id}).scalar_one()
+    number = connection.execute(SQL["take_version"], {"pipeline_id": pipeline_id}).scalar_one()
     kept = {
         "pipeline_id": pipeline_id,
-        "version": version,
+        "version": number,
         "terms": json.dumps(dict(declaration.terms)),
         "rest": json.dumps(dict(declaration.rest)),
     }
-    connection.execute(SQL["keep_declaration"], kept)
+    taken_at = connection.execute(SQL["keep_declaration"], kept).scalar_one()
     connection.execute(SQL["drop_deliveries"], {"pipeline_id": pipeline_id})
-    return Version(version)
+    return Version(number=number, taken_at=taken_at)
 
 
 def _limits(pipeline: Pipeline) -> dict[str, object]:

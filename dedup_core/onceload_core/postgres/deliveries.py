@@ -33,6 +33,7 @@ from onceload_core.postgres.handing import (
     taken_away,
 )
 from onceload_core.postgres.offers import Offer, adopt_strays, offer, offer_batch
+from onceload_core.postgres.rows import version_in
 from onceload_core.postgres.sessions import end_sessions_of, lock_if_latest, log_opened, open_session
 
 
@@ -192,7 +193,7 @@ class PostgresDeliveries:
         return self._take(session, TAKE_STAGED, lost=array(lost))
 
     def _take(self, session: Session, statement: TextClause, **binds: object) -> Handed | None:
-        binds |= {**self._lease(session), "version": session.version}
+        binds |= {**self._lease(session), "version": session.version.number}
         with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.connect() as connection:
             # One message to the server is one transaction.
             alone = connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -272,7 +273,7 @@ class PostgresDeliveries:
 
 def _checked(connection: Connection, pipeline: str, pipeline_id: int, version: Version | None) -> Version:
     """The version in force. Any other one is refused."""
-    in_force: Version = connection.execute(SQL["version"], {"pipeline_id": pipeline_id}).scalar_one()
+    in_force = version_in(connection.execute(SQL["version"], {"pipeline_id": pipeline_id}).one())
     if version is not None:
         refuse_other_version(pipeline, version, in_force)
     return in_force

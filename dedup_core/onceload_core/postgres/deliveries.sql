@@ -98,7 +98,9 @@ SELECT session_id, lease_until > clock_timestamp() AS is_alive
   FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session FOR UPDATE;
 
 -- name: version
-SELECT version FROM onceload.pipeline WHERE pipeline_id = :pipeline_id;
+SELECT version, declared_at
+  FROM onceload.pipeline LEFT JOIN onceload.declaration USING (pipeline_id, version)
+ WHERE pipeline_id = :pipeline_id;
 
 -- name: open_session
 -- The epoch is a time, as in the ledger's open_session: no failover or restore repeats it.

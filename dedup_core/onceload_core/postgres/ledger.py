@@ -45,7 +45,7 @@ from onceload_core.postgres.commit import (
 )
 from onceload_core.postgres.connection import at_once, transaction, translated
 from onceload_core.postgres.declaring import declare, find_version
-from onceload_core.postgres.rows import page_of_entries, state_in
+from onceload_core.postgres.rows import page_of_entries, state_in, version_in
 from onceload_core.postgres.sessions import log_opened
 from onceload_core.replay import Entry, EntryKind, Snapshot
 from onceload_core.spans import SpanSet
@@ -132,8 +132,9 @@ class PostgresLedger:
         check_name("session", name)
         with transaction(self._engine, pipeline, doing="opening a session") as connection:
             found = get_pipeline(connection, pipeline)
-            version = found.version if version is None else version
-            refuse_other_version(pipeline, version, found.version)
+            in_force = version_in(found)
+            version = in_force if version is None else version
+            refuse_other_version(pipeline, version, in_force)
             epoch = connection.execute(SQL["open_session"], {"pipeline_id": found.pipeline_id, "session": name})
             session = Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()), version=version)
         log_opened(session)

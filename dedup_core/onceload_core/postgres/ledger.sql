@@ -23,7 +23,8 @@ UPDATE onceload.pipeline
 
 -- name: find_declaration
 -- The version in force.
-SELECT pipeline.pipeline_id, pipeline.version, pipeline.folder, declaration.terms, declaration.rest
+SELECT pipeline.pipeline_id, pipeline.version, declaration.declared_at, pipeline.folder, declaration.terms,
+       declaration.rest
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline.name = :pipeline;
 
 -- name: in_use
@@ -39,7 +40,7 @@ UPDATE onceload.pipeline SET version = version + 1 WHERE pipeline_id = :pipeline
 
 -- name: keep_declaration
 INSERT INTO onceload.declaration (pipeline_id, version, terms, rest)
-VALUES (:pipeline_id, :version, CAST(:terms AS jsonb), CAST(:rest AS jsonb));
+VALUES (:pipeline_id, :version, CAST(:terms AS jsonb), CAST(:rest AS jsonb)) RETURNING declared_at;
 
 -- name: remembered
 -- The columns of the remembered business ids: those of the last version that had any.
@@ -55,13 +56,17 @@ DELETE FROM onceload.message WHERE pipeline_id = :pipeline_id;
 DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id;
 
 -- name: find_pipeline
-SELECT pipeline_id, position, message_keep_days, version FROM onceload.pipeline WHERE name = :pipeline;
+SELECT pipeline.pipeline_id, position, message_keep_days, version, declared_at
+  FROM onceload.pipeline LEFT JOIN onceload.declaration USING (pipeline_id, version) WHERE name = :pipeline;
 
 -- name: lock_pipeline
 -- The lock that commits take when they count up the position: under it, the state does not change.
 -- NO KEY: snapshots (hold_pipeline) and foreign keys do not wait for it, nor it for them.
-SELECT pipeline_id, position, producers, producers_max, version, folder, paused_at, paused_by, pause_reason
-  FROM onceload.pipeline WHERE name = :pipeline FOR NO KEY UPDATE;
+-- A version that was taken during the wait has no time here, so that it is no other one.
+SELECT pipeline_id, position, producers, producers_max, version, declared_at, folder, paused_at, paused_by,
+       pause_reason
+  FROM onceload.pipeline LEFT JOIN onceload.declaration USING (pipeline_id, version)
+ WHERE name = :pipeline FOR NO KEY UPDATE OF pipeline;
 
 -- name: lock_pipeline_against_snapshots
 -- The same for recovery and rewind: they also wait for running snapshots, and no snapshot starts before they end.
@@ -220,7 +225,7 @@ WITH taken AS (
        AND taken.version = :version
     RETURNING session_id
 )
-SELECT taken.*, declaration.terms ->> 'target.table' AS target,
+SELECT taken.*, declaration.declared_at, declaration.terms ->> 'target.table' AS target,
        EXISTS (SELECT FROM latest) AS is_latest, CAST(pg_current_xact_id() AS text) AS transaction_id
   FROM taken LEFT JOIN onceload.declaration USING (pipeline_id, version);
 

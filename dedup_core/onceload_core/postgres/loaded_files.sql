@@ -1,7 +1,7 @@
 -- name: own_files
 -- The files of a commit become those of its pipeline, unless they are already. Returns the refused ones: those that
--- another pipeline has. A commit of another pipeline that is under way is waited for, because their rows would have the
--- same key. The order of the addresses is the same for all, so that no two commits wait for each other.
+-- another pipeline has. It waits for the commit of another pipeline that is under way, because their rows would have
+-- the same key. The order of the addresses is the same for all, so that no two commits wait for each other.
 WITH offered AS (
     SELECT DISTINCT name, sha256(convert_to(:folder || name, 'UTF8')) AS address
       FROM onceload.producer

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection
 
-from onceload_core.names import Position
+from onceload_core.names import Position, Version
 from onceload_core.postgres.connection import Record, statements
 from onceload_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Receipt, Run
 from onceload_core.spans import SpanSet
@@ -23,6 +23,10 @@ def state_in(row: Record) -> ProducerState:
         size=row.size,
         condition=Condition(row.condition),
     )
+
+
+def version_in(row: Record) -> Version:
+    return Version(number=row.version, taken_at=row.declared_at)
 
 
 def page_of_entries(connection: Connection, pipeline_id: int, after: Position) -> Iterator[Entry]:

@@ -172,7 +172,7 @@ class _Load:
         notes += note_nothing_good(context.declared, context.ledger.all_bad(name, context.batch))
         report = replace(
             report,
-            version=context.version,
+            version=context.version.number,
             engine=self._sessions.engine,
             staged=self._staged_batch.kept,
         )

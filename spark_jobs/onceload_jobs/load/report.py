@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from onceload_core.names import Batch, Position, Version
+from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger
 from onceload_jobs.files.notes import Ignored, Note, problems_of
 from onceload_jobs.load.engine import Engine
@@ -17,8 +17,8 @@ class Report:
     pipeline: str
     batch: Batch
     position: Position
-    #: The version of the declaration that it was loaded with.
-    version: Version | None = None
+    #: The number of the version of the declaration that it was loaded with.
+    version: int | None = None
     loaded: int = 0
     duplicates: int = 0
     quarantined: int = 0

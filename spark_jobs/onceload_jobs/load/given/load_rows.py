@@ -120,7 +120,7 @@ def load_rows(
     return replace(
         report,
         duplicates=offered - report.loaded - report.quarantined,
-        version=job.session.version,
+        version=job.session.version.number,
         notes=notes,
         ignored_fields=dict(ignored.fields),
         ignored_of=ignored.records,
