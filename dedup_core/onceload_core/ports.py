@@ -273,10 +273,7 @@ class Ledger(Protocol[Transaction]):
     """The append-only list of commits, and the state that results from it."""
 
     def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
-        """Register a pipeline, or take a new version of its declaration. Work of earlier versions is dropped.
-
-        With a version, no new one is taken: the call is refused unless that version is in force.
-        """
+        """Register a pipeline, or take a new version, which drops earlier work; with a version, refuse any other."""
 
     def find_version(self, pipeline: Pipeline) -> Version | None:
         """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
@@ -291,6 +288,9 @@ class Ledger(Protocol[Transaction]):
 
     def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:
         """Refuse files that another pipeline has loaded into the same table, as a commit would."""
+
+    def others_by_content(self, pipeline: Pipeline) -> dict[str, str]:
+        """The folders of other pipelines that load into the same table, and know files by their content."""
 
     def outlook(self, pipeline: str) -> Outlook:
         """The position of the ledger, and the producers that any session is loading."""

@@ -152,6 +152,32 @@ def test_a_log_that_was_rotated_belongs_to_its_pipeline_under_both_names(logs):
         load_now(logs, renamed(edited(logs, source={"identity": Identity.PATH})))
 
 
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_pipeline_that_is_renamed_while_its_folder_is_moved_is_refused_by_the_content_of_its_files(loads):
+    by_content = {"identity": Identity.CONTENT}
+    loads.write("2025/01.jsonl", lines(1, 2))
+    load_now(loads, edited(loads, source={"path": f"{loads.folder}/2025/*.jsonl", **by_content}))
+    (loads.folder / "2025").rename(loads.folder / "2026")
+    loads.write("2026/01.jsonl", lines(1, 2, 3))
+    after = renamed(edited(loads, source={"path": f"{loads.folder}/2026/*.jsonl", **by_content}))
+
+    for refused in (load_now, Loads.look):
+        with pytest.raises(LoadedByAnother, match=r"2026/01\.jsonl \(as \S*/2025/01\.jsonl, which is gone\)"):
+            refused(loads, after)
+
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_two_pipelines_load_equal_files_of_two_folders_into_one_table(loads):
+    for folder, of in (("one", lambda each: each), ("two", renamed)):
+        loads.write(f"{folder}/a.jsonl", lines(1))
+        source = {"path": f"{loads.folder}/{folder}/*.jsonl", "identity": Identity.CONTENT}
+        load_now(loads, of(edited(loads, source=source)))
+
+    assert loads.rows() == [1, 1]
+
+
 # What gives files free, and what does not.
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from onceload_core.declaration import (
+    IDENTITY,
     MESSAGE_ID,
     ROOT,
     TARGET,
@@ -221,6 +222,18 @@ class MemoryLedger:
             book.states[producer_id] = ProducerState(name=name, generation=generation, consumed=SpanSet())
             book.advanced_at[producer_id] = self._clock()
         return {name: ids[name] for name in names}
+
+    def others_by_content(self, pipeline: Pipeline) -> dict[str, str]:
+        """The folders of other pipelines that load into the same table, and know files by their content."""
+        return {
+            name: book.declared.folder
+            for name, book in sorted(self._books.items())
+            if name != pipeline.name
+            and book.files
+            and book.declared.folder is not None
+            and book.declared.declaration.terms.get(IDENTITY) == "content"
+            and book.declared.declaration.terms.get(TARGET) == pipeline.declaration.terms.get(TARGET)
+        }
 
     def _own(self, book: Book, names: Sequence[str]) -> None:
         """Record files as those of this pipeline."""

@@ -4181,4 +4181,21 @@ BUGS = (
         wrong="    if version.number != in_force.number:\n",
         tests=(f"{OF_VERSIONS}::test_a_number_that_a_failover_gives_out_again_is_another_version",),
     ),
+    Bug(
+        name="a pipeline that is renamed while its folder is moved loads everything again",
+        file="spark_jobs/onceload_jobs/plan/moved_content.py",
+        correct="    for other, folder in ledger.others_by_content(pipeline).items():\n",
+        wrong="    for other, folder in {}.items():\n",
+        tests=(
+            f"{OF_LOADED_FILES}"
+            "::test_a_pipeline_that_is_renamed_while_its_folder_is_moved_is_refused_by_the_content_of_its_files",
+        ),
+    ),
+    Bug(
+        name="equal files of two folders count as moved",
+        file="spark_jobs/onceload_jobs/plan/moved_content.py",
+        correct="        return isinstance(error.__cause__, FileNotFoundError)\n    return False\n",
+        wrong="        return isinstance(error.__cause__, FileNotFoundError)\n    return True\n",
+        tests=(f"{OF_LOADED_FILES}::test_two_pipelines_load_equal_files_of_two_folders_into_one_table",),
+    ),
 )

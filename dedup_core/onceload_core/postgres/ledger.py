@@ -122,6 +122,11 @@ class PostgresLedger:
         with transaction(self._engine, pipeline.name, doing="reading the ledger") as connection:
             loaded_files.refuse_files_of_others(connection, pipeline, names)
 
+    def others_by_content(self, pipeline: Pipeline) -> dict[str, str]:
+        """The folders of other pipelines that load into the same table, and know files by their content."""
+        with transaction(self._engine, pipeline.name, doing="reading the ledger") as connection:
+            return loaded_files.others_by_content(connection, pipeline)
+
     def outlook(self, pipeline: str) -> Outlook:
         """The position of the ledger, and the producers that any session is loading."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:

@@ -33,6 +33,12 @@ def refuse_files_of_others(connection: Connection, pipeline: Pipeline, names: Se
         _refuse(connection, pipeline.name, names, target=target, folder=pipeline.folder)
 
 
+def others_by_content(connection: Connection, pipeline: Pipeline) -> dict[str, str]:
+    """The folders of other pipelines that load into the same table, and know files by their content."""
+    binds = {"pipeline": pipeline.name, "target": pipeline.declaration.terms.get(TARGET)}
+    return {row.name: row.folder for row in connection.execute(SQL["others_by_content"], binds)}
+
+
 def _refuse(connection: Connection, pipeline: str, names: Sequence[str], *, target: str, folder: str) -> None:
     found: list[Record] = []
     for some in in_batches(names):

@@ -34,6 +34,18 @@ SELECT asked.name, pipeline.name AS other
  WHERE pipeline.name <> :pipeline AND to_regclass(:target) IS NOT NULL
  ORDER BY asked.name;
 
+-- name: others_by_content
+-- Other pipelines that know files by their content, and have loaded some into a table that is still there.
+SELECT pipeline.name, pipeline.folder
+  FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version)
+ WHERE pipeline.name <> :pipeline AND pipeline.folder IS NOT NULL
+   AND declaration.terms ->> 'source.identity' = 'content' AND declaration.terms ->> 'target.table' = :target
+   AND to_regclass(:target) IS NOT NULL
+   AND EXISTS (
+       SELECT FROM onceload.loaded_file
+        WHERE loaded_file.target = :target AND loaded_file.pipeline_id = pipeline.pipeline_id)
+ ORDER BY pipeline.name;
+
 -- name: drop_files
 -- Files of which nothing is loaded any more.
 DELETE FROM onceload.loaded_file

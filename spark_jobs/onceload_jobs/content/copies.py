@@ -279,6 +279,11 @@ def _states(ledger: Ledger[Any], pipeline: str) -> Mapping[ProducerId, ProducerS
         return {}
 
 
+def has_loaded(ledger: Ledger[Any], pipeline: str) -> bool:
+    """Whether anything is loaded by a pipeline, which may be unknown so far."""
+    return bool(_states(ledger, pipeline))
+
+
 def _beginning(listed: Listed) -> bytes:
     """The first bytes of a file, as far as they can be unpacked."""
     try:

@@ -22,6 +22,7 @@ from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.file_state import FileState, current_state
 from onceload_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, outlook_of
 from onceload_jobs.plan.links import one_name_each
+from onceload_jobs.plan.moved_content import refuse_moved_content
 from onceload_jobs.plan.other_names import ContentUnderOtherNames
 from onceload_jobs.plan.same_content import BEGINNING, one_reader_each, waiting_rotated
 from onceload_jobs.plan.to_read import (
@@ -70,6 +71,8 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     if to_read:
         # Their commits would be refused. It is known before any record is read.
         ledger.refuse_files_of_others(pipeline, [file.listed.name for file in to_read])
+        if _is_by_content(declared):
+            refuse_moved_content(declared, ledger, pipeline, (file.listed for file in to_read))
     return Plan(
         outlook=outlook,
         to_read=to_read,
