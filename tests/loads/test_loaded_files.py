@@ -321,6 +321,24 @@ def test_files_of_a_moved_folder_go_on_where_they_were_and_belong_to_their_pipel
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize("folder", ["2025", "2025/day", "."])
+def test_files_of_another_pipeline_below_a_moved_folder_stay_its_own(loads, folder):
+    """It did not load since the move, so that only its files below the old folder are recorded."""
+    loads.write("2025/day/01.jsonl", lines(1))
+    loads.write("2025/day/02.jsonl", lines(2))
+    load_now(loads, below(loads, "2025/**/01.jsonl"))
+    pattern = {"2025": "2025/**/02.jsonl", "2025/day": "2025/day/02.jsonl", ".": "*/day/02.jsonl"}[folder]
+    load_now(loads, renamed(below(loads, pattern)))
+    (loads.folder / "2025").rename(loads.folder / "2026")
+
+    source = {"path": f"{loads.folder}/2026/**/*.jsonl", "moved_from": f"{loads.folder}/2025"}
+    with pytest.raises(LoadedByAnother, match=r"pipeline events2 has loaded \S*/2026/day/02\.jsonl into"):
+        load_now(loads, edited(loads, source=source))
+
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
 def test_a_file_of_a_moved_folder_is_read_whole_before_it_counts_as_the_loaded_one(loads):
     """By its size and both ends, it is the same."""
     middle = "".join(line(number, note="x" * 100) for number in range(100))

@@ -4198,4 +4198,11 @@ BUGS = (
         wrong="        return isinstance(error.__cause__, FileNotFoundError)\n    return True\n",
         tests=(f"{OF_LOADED_FILES}::test_two_pipelines_load_equal_files_of_two_folders_into_one_table",),
     ),
+    Bug(
+        name="files of another pipeline below a moved folder are new",
+        file="dedup_core/onceload_core/postgres/loaded_files.py",
+        correct="        if pipeline.moved_from is not None and found.folder is not None:\n",
+        wrong="        if False:\n",
+        tests=(f"{OF_LOADED_FILES}::test_files_of_another_pipeline_below_a_moved_folder_stay_its_own",),
+    ),
 )

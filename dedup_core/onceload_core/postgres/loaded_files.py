@@ -63,6 +63,8 @@ def follow(
         connection.execute(SQL["follow_table"], {**binds, "target_before": terms[TARGET]})
     if found.folder != pipeline.folder:
         connection.execute(SQL["distrust_files" if is_moved else "follow_folder"], binds)
+        if pipeline.moved_from is not None and found.folder is not None:
+            connection.execute(SQL["move_files_of_others"], {**binds, "before": found.folder})
         connection.execute(SQL["set_folder"], binds)
     if (is_renamed or found.folder is None) and not is_moved:
         connection.execute(SQL["add_files"], binds)

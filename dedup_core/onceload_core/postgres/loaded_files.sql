@@ -81,6 +81,17 @@ SELECT DISTINCT :target, sha256(convert_to(:folder || name, 'UTF8')), pipeline_i
   FROM onceload.loaded_file WHERE pipeline_id = :pipeline_id AND target = :target
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
+-- name: move_files_of_others
+-- What other pipelines have loaded below a folder that was moved is below the new one now, also before they load there.
+INSERT INTO onceload.loaded_file (target, address, pipeline_id, name, is_compared)
+SELECT :target, sha256(convert_to(:folder || substr(pipeline.folder || loaded_file.name, length(:before) + 1), 'UTF8')),
+       pipeline_id, loaded_file.name, false
+  FROM onceload.loaded_file JOIN onceload.pipeline USING (pipeline_id)
+ WHERE loaded_file.target = :target AND pipeline_id <> :pipeline_id
+   AND starts_with(pipeline.folder || loaded_file.name, :before)
+ ORDER BY 2
+ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
+
 -- name: distrust_files
 -- The folder was moved to one whose files may be others, although some have the names and addresses of loaded ones.
 UPDATE onceload.loaded_file SET is_compared = false

@@ -18,7 +18,7 @@ from onceload_jobs.pipeline.declared import Declared
 
 
 def refuse_moved_content(declared: Declared, ledger: Ledger[Any], pipeline: Pipeline, files: Iterable[Listed]) -> None:
-    """Refuse the first load of a pipeline if its files are those that another one has loaded, and that are gone there."""
+    """Refuse the first load of a pipeline if another one has loaded its files in a folder where they are gone."""
     if has_loaded(ledger, pipeline.name):
         return
     new = tuple(files)
