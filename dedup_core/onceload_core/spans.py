@@ -14,6 +14,7 @@ from onceload_core.errors import WrongUse
 #: One past the last sequence id: the end of a half-open range must fit into an int8.
 SEQUENCE_END = 2**63 - 1
 
+_SPANS_SHOWN = 5
 _SPAN_TEXT = re.compile(r"\[(\d+),(\d+)\)")
 
 
@@ -76,6 +77,13 @@ class SpanSet:
 
     def __str__(self) -> str:
         return "{" + ",".join(map(str, self.spans)) + "}"
+
+    @property
+    def shortened(self) -> str:
+        """The first spans, and how many more there are, for messages."""
+        shown = ",".join(map(str, self.spans[:_SPANS_SHOWN]))
+        more = len(self.spans) - _SPANS_SHOWN
+        return f"{shown} and {more:,} more" if more > 0 else shown
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self.spans)

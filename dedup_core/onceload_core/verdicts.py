@@ -51,6 +51,15 @@ def judge(
     return Judgement(new=rest - unknown, duplicate=offered & seen, unknown=unknown)
 
 
+def passed_over(offered: SpanSet, *, consumed: SpanSet, owed: SpanSet) -> SpanSet:
+    """The owed ids that an offer leaves out, although it brings higher ids that were never loaded.
+
+    A rewind rolled back the owed ids. A producer that goes on behind them has not noticed, and would lose them.
+    """
+    never_loaded = offered - consumed - owed
+    return (owed - consumed - offered) & SpanSet.of((0, never_loaded.end)) if never_loaded else SpanSet()
+
+
 def settled(consumed: SpanSet, *, order: Order) -> SpanSet:
     """The ids that will not be loaded any more: for an ordered producer, all up to its last one.
 

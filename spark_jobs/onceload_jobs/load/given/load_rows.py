@@ -24,10 +24,11 @@ from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.commit import Reached
 from onceload_core.postgres.connection import first_line, translated
 from onceload_core.postgres.pausing import refuse_paused
+from onceload_core.postgres.rewound import Owed, find_owed
 from onceload_core.postgres.sessions import check_own_name, session_of
 from onceload_core.replay import Counts, Run
 from onceload_core.spans import SpanSet
-from onceload_core.verdicts import judge
+from onceload_core.verdicts import judge, passed_over
 from onceload_jobs.files.notes import Ignored
 from onceload_jobs.formats.records import BadRecord, Records
 from onceload_jobs.load.given.offered_rows import OfferedRows
@@ -140,6 +141,8 @@ class _Job:
     columns: tuple[Column, ...]
     batch: Batch
     run: Run | None
+    #: What rewinds rolled back of it. A later rewind fences the session.
+    owed: Owed | None
     #: Whether ids count up by one, so that a gap means lost rows.
     is_without_gaps: bool = False
     #: How many rows of this call were read before.
@@ -155,6 +158,7 @@ class _Job:
         version = ledger.declare(pipeline_with_declaration(declared))
         check_target(engine, ledger, declared)
         session = ledger.open_session(declared.name, session_of(batch, "rows"), version=version)
+        owed = find_owed(engine, declared.name, producer)
         evolve_target(engine, declared, session, columns=declared.columns_as_read)
         ensure_target(engine, declared, columns=declared.columns_as_read)
         return cls(
@@ -167,6 +171,7 @@ class _Job:
             columns=columns_to_read(engine, declared),
             batch=batch,
             run=run,
+            owed=owed,
         )
 
     @property
@@ -226,14 +231,31 @@ def _new_of(job: _Job, offer: OfferedRows) -> SpanSet:
     """The ids that are not loaded yet."""
     known = job.ledger.know(job.session, [job.producer_id])[job.producer_id]
     consumed, offered = known.state.consumed, offer.spans
-    if job.is_without_gaps and consumed and len((consumed | offered).spans) > len(consumed.spans):
-        found = f"the rows have ids {offered}, which do not continue the loaded ids {consumed}"
-        expected = "ids that continue or repeat what is loaded (for ids with gaps, give them in a column: id_column)"
-        raise OfferRefused(job.declared.name, job.producer, found, expected, job.offered)
+    _check_ids(job, offered, consumed=consumed)
     judgement = judge(offered, consumed=consumed, claimed=known.claimed)
     if judgement.unknown:
         raise ClaimedElsewhere(job.declared.name, job.producer, str(judgement.unknown), "another session")
     return judgement.new
+
+
+def _check_ids(job: _Job, offered: SpanSet, *, consumed: SpanSet) -> None:
+    """Refuse ids that leave out others: those that were loaded before a rewind, or any if ids count up by one."""
+    owed = SpanSet() if job.owed is None else job.owed.spans
+    if job.owed is not None and (left_out := passed_over(offered, consumed=consumed, owed=owed)):
+        found = (
+            f"the rows have ids {offered.shortened}, but {job.owed.cause} deleted the rows with the ids "
+            f"{left_out.shortened}, and they are not loaded again"
+        )
+        expected = (
+            "the rows with these ids first (if they no longer exist, load later rows under another name of the "
+            "producer)"
+        )
+        raise OfferRefused(job.declared.name, job.producer, found, expected, job.offered)
+    loaded = consumed | owed
+    if job.is_without_gaps and loaded and len((loaded | offered).spans) > len(loaded.spans):
+        found = f"the rows have ids {offered}, which do not continue the loaded ids {loaded}"
+        expected = "ids that continue or repeat what is loaded (for ids with gaps, give them in a column: id_column)"
+        raise OfferRefused(job.declared.name, job.producer, found, expected, job.offered)
 
 
 def _read(job: _Job, offer: OfferedRows, tries: _Tries) -> tuple[Records, Writer]:
