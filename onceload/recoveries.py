@@ -37,4 +37,13 @@ def rewind_in_words(found: Rewind) -> str:
     if found.held_again:
         are = "that was retried or discarded is" if found.held_again == 1 else "that were retried or discarded are"
         what += f"; {counted(found.held_again, 'record')} {are} held in quarantine again"
-    return "\n".join((what, *(f"differs: {each}" for each in found.differing[:_NAMES_SHOWN])))
+    lines = [what, *(f"differs: {each}" for each in found.differing[:_NAMES_SHOWN])]
+    if found.lost:
+        of_these = "deleted rows of these files" if found.applied else "rows of these files would be deleted, and"
+        lines.append(f"{of_these} cannot be loaded again: {_some(found.lost)}")
+    return "\n".join(lines)
+
+
+def _some(found: tuple[str, ...]) -> str:
+    more = len(found) - _NAMES_SHOWN
+    return "; ".join(found[:_NAMES_SHOWN]) + (f"; and {more:,} more files" if more > 0 else "")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 from onceload.databases import only_pipeline, open_database
 from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
+from onceload.sources import has_source
 
 Action = Literal["rewind", "rebuild"]
 
@@ -91,8 +92,9 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     """Delete rows and state after a position, so that the next load loads them again."""
+    declared = read_declared(arguments, needs_source=False)
     try:
-        found = Pipeline(read_declared(arguments, needs_source=False), settings).recover_rewind(
+        found = Pipeline(declared, settings).recover_rewind(
             position=arguments.position,
             dry_run=arguments.dry_run,
             accepts_differences=arguments.accept_differences,
@@ -110,13 +112,20 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     if not found.entries:
         return ExitCode.DONE
     if found.applied:
-        words(f"the ledger records this at position {found.position}. Run `onceload load` to load the records again")
+        words(f"the ledger records this at position {found.position}. {_NEXT[has_source(declared)]}")
     elif found.differing and not arguments.accept_differences:
         words("nothing was changed. Check with `onceload verify`; --accept-differences rewinds despite the differences")
         return ExitCode.NEEDS_A_PERSON
     else:
         words("nothing was changed. Run again without --dry-run to rewind")
     return ExitCode.DONE
+
+
+#: What to do after a rewind, of a pipeline with or without a source.
+_NEXT = {
+    True: "Run `onceload load` to load the records again",
+    False: "Let the program load its rows again: `load_rows` refuses later ids until these are loaded",
+}
 
 
 def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:

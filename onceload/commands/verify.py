@@ -104,6 +104,11 @@ _MEANING = {
         "Run `onceload load`, and verify again. If the gap stays, run `onceload load` with `--only FILE --replace`, "
         "or see `onceload recover --help`"
     ),
+    "not loaded again": (
+        "a rewind deleted the rows of these records, and no load brings them again. Restore the file and run `onceload "
+        "load`, or let the program load its rows again. If the file is right as it is, load it with `--only FILE "
+        "--replace`"
+    ),
     "loaded again": (
         "records were loaded more than once, so their rows are duplicated. That happens if the producer state was "
         "damaged. Check it with `onceload recover state --dry-run`, then run `onceload load` with `--only FILE "

@@ -35,6 +35,9 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
             show_json({view: rows})
         else:
             show_table(_shown_columns(view, rows), nothing=f"nothing to show: no {_NOTHING[view]} yet")
+        for row in rows:
+            if not_again := row.get("not_loaded_again"):
+                words(_NOT_LOADED_AGAIN.format(row["pipeline"], not_again))
         return ExitCode.DONE
 
     return run
@@ -72,8 +75,14 @@ _NOTHING: dict[View, str] = {
 }
 
 
+_NOT_LOADED_AGAIN = (
+    "pipeline {}: producers of which records are not loaded again since a rewind: {}. `onceload verify` says which of "
+    "them the next load does not bring"
+)
+
+
 _LEFT_OUT: dict[View, tuple[str, ...]] = {
-    "status": ("paused_at", "paused_by", "pause_reason"),
+    "status": ("paused_at", "paused_by", "pause_reason", "not_loaded_again"),
     "producers": ("generation", "size"),
     "ledger": ("filtered", "bytes", "epoch", "dag_id", "run_id", "try_number"),
     "audits": ("suite", "checked", "observed", "sample", "audited_at"),

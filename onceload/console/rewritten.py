@@ -16,11 +16,11 @@ from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.postgres.connection import Record, statements
 from onceload_core.spans import Span
 from onceload_jobs.files.addresses import errors_naming
+from onceload_jobs.files.listing import url_of
 from onceload_jobs.files.reading import look_at, open_stream
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.pipeline.declared import OnRewrite
 from onceload_jobs.read.digests import Digests, digests_in
-from onceload_jobs.verify.files import url_of
 from onceload_jobs.write.sql import table_name
 
 SQL = statements("files.sql", package=__package__)
@@ -83,7 +83,7 @@ def comparison_of(engine: Engine, access: Access, described: Described, name: st
         # A name comes from data, and must not lead out of the folder.
         if leads_out(name):
             raise NotFound("file", name)
-        url = url_of(declared.source, name)
+        url = url_of(declared.source.path, name, root=declared.source.root)
         with access.reaching(url):
             size = look_at(url).size
             if declared.source.format.is_whole:

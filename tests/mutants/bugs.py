@@ -63,6 +63,8 @@ OF_STORES = "tests/loads/test_object_store.py"
 OF_RUNS = "tests/dags/test_runs.py"
 OF_DOCTOR = "tests/dags/test_doctor.py"
 OF_RECOVERIES = "tests/dags/test_recovery.py"
+OF_REWOUND = "tests/loads/test_rewound.py"
+OF_REWOUND_ROWS = "tests/python/test_rewound_rows.py"
 KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
@@ -4204,5 +4206,54 @@ BUGS = (
         correct="        if pipeline.moved_from is not None and found.folder is not None:\n",
         wrong="        if False:\n",
         tests=(f"{OF_LOADED_FILES}::test_files_of_another_pipeline_below_a_moved_folder_stay_its_own",),
+    ),
+    Bug(
+        name="ids that a rewind rolled back are forgotten, so that a program goes on behind them",
+        file="spark_jobs/onceload_jobs/load/given/load_rows.py",
+        correct="    owed = SpanSet() if job.owed is None else job.owed.spans\n    if job.owed is not None and",
+        wrong="    owed = SpanSet()\n    if job.owed is not None and not owed and",
+        tests=(f"{OF_REWOUND_ROWS}::test_ids_behind_rewound_ones_are_refused_with_the_ids_that_are_owed[staged]",),
+    ),
+    Bug(
+        name="only the ids of a program that count up are asked for again after a rewind",
+        file="spark_jobs/onceload_jobs/load/given/load_rows.py",
+        correct="    if job.owed is not None and (left_out",
+        wrong="    if job.is_without_gaps and job.owed is not None and (left_out",
+        tests=(f"{OF_REWOUND_ROWS}::test_ids_of_a_column_are_asked_for_again_too[staged]",),
+    ),
+    Bug(
+        name="what an earlier rewind rolled back is forgotten at the next one",
+        file="dedup_core/onceload_core/postgres/rewound.sql",
+        correct="WHERE pipeline_id = :pipeline_id AND kind = 'rewind'\n)",
+        wrong="WHERE pipeline_id = :pipeline_id AND kind = 'rewind' ORDER BY position DESC LIMIT 1\n)",
+        tests=(f"{OF_REWOUND_ROWS}::test_what_several_rewinds_rolled_back_is_owed",),
+    ),
+    Bug(
+        name="what is owed is looked up in the state instead of the ledger",
+        file="dedup_core/onceload_core/postgres/rewound.sql",
+        correct="      LEFT JOIN onceload.producer AS live ON",
+        wrong="      JOIN onceload.producer AS live ON",
+        tests=(f"{OF_REWOUND_ROWS}::test_a_lost_row_of_the_producer_changes_nothing_about_what_is_owed",),
+    ),
+    Bug(
+        name="a file that is gone after a rewind is not missed",
+        file="spark_jobs/onceload_jobs/verify/rewound.py",
+        correct="            if reason := self._why_lost(each):",
+        wrong="            if (reason := self._why_lost(each)) and each.fingerprint is None:",
+        tests=(f"{OF_REWOUND}::test_a_file_that_is_gone_after_a_rewind_is_a_difference",),
+    ),
+    Bug(
+        name="a file that is loaded again after a rewind is compared with itself",
+        file="dedup_core/onceload_core/postgres/rewound.sql",
+        correct="           AND receipt.position < max(owed.position)\n",
+        wrong="",
+        tests=(f"{OF_REWOUND}::test_a_file_that_was_shortened_after_a_rewind_is_a_difference",),
+    ),
+    Bug(
+        name="a rewind does not say that files are gone",
+        file="spark_jobs/onceload_jobs/recover/rewind.py",
+        correct="    return replace(found, lost=tuple(_lost(declared, engine, found))) if found.entries else found\n",
+        wrong="    return found\n",
+        tests=(f"{OF_REWOUND}::test_a_rewind_names_the_files_that_cannot_bring_their_rows_again",),
     ),
 )

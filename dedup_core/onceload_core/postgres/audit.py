@@ -14,6 +14,7 @@ from onceload_core.names import Position, ProducerId
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, array, on_table, statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
+from onceload_core.postgres.rewound import Owed, owed
 from onceload_core.spans import SpanSet
 
 SQL = statements("audit.sql")
@@ -262,6 +263,10 @@ class AuditView:
             spans = OpenSpans(spans=SpanSet.parse(row.spans), delivery=row.delivery_id, state=row.state)
             found.setdefault(row.producer_id, []).append(spans)
         return found
+
+    def owed(self) -> tuple[Owed, ...]:
+        """What rewinds rolled back and no commit has loaded again."""
+        return owed(self.connection, self.pipeline_id)
 
     def find_name(self, producer_id: ProducerId) -> str | None:
         binds = {"pipeline_id": self.pipeline_id, "producer_id": producer_id}

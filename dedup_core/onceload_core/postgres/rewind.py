@@ -51,6 +51,8 @@ class Rewind:
     #: Where the numbers of rows and records differ from their receipts.
     differing: tuple[str, ...]
     applied: bool = False
+    #: Files that no longer have what is rolled back of them, so that no load brings it again.
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

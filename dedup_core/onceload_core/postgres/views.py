@@ -7,6 +7,7 @@ from sqlalchemy import Engine
 from onceload_core.names import Batch
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres.rewound import owed
 
 SQL = statements("views.sql")
 View = Literal["status", "producers", "ledger", "sessions", "snapshots", "audits"]
@@ -25,4 +26,9 @@ def look(
         if pipeline is not None:
             get_pipeline(connection, pipeline)
         binds = {"pipeline": pipeline, "batch": batch, "at_most": at_most}
-        return [dict(row) for row in connection.execute(SQL[view], binds).mappings()]
+        rows = [dict(row) for row in connection.execute(SQL[view], binds).mappings()]
+        if view == "status":
+            for row in rows:
+                pipeline_id = get_pipeline(connection, str(row["pipeline"])).pipeline_id
+                row["not_loaded_again"] = len(owed(connection, pipeline_id))
+        return rows

@@ -78,6 +78,15 @@ def root_of(pattern: str, *, root: str | None = None) -> str:
     return Pattern.parse(pattern, root=root).root
 
 
+def url_of(pattern: str, name: str, *, root: str | None = None) -> str:
+    """The address of the file with this name below the root of a pattern."""
+    folder = root_of(pattern, root=root)
+    local = local_path(folder)
+    if local is not None:
+        return str(Path(local).expanduser().absolute() / name)
+    return folder + name if folder.endswith("/") else f"{folder}/{name}"
+
+
 def list_files(pattern: str, *, root: str | None = None) -> Listing:
     """List the files of a pattern with their names below its root; files that vanish meanwhile are ignored."""
     parsed = Pattern.parse(pattern, root=root)

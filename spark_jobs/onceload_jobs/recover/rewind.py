@@ -4,19 +4,24 @@ Only appended rows can be rolled back one by one: a row that a merge or a transf
 show its earlier values.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine
 
-from onceload_core.errors import SettingRefused
+from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_core.names import Position
 from onceload_core.postgres.connection import statements
 from onceload_core.postgres.rewind import REBUILD, Preview, Rewind
 from onceload_core.postgres.rewind import preview as preview_with
 from onceload_core.postgres.rewind import rewind as rewind_with
+from onceload_core.postgres.rewound import RolledBack, rolled_back
+from onceload_jobs.files.listing import list_files, url_of
+from onceload_jobs.files.reading import look_at
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
-from onceload_jobs.pipeline.declared import Declared, Write
+from onceload_jobs.pipeline.declared import Declared, Source, Write
+from onceload_jobs.read.parts import is_plain_text
 from onceload_jobs.write.sql import filled, table_name
 from onceload_jobs.write.target import columns_there
 
@@ -35,7 +40,7 @@ def rewind(
 ) -> Rewind:
     """Restore rows and state to a position, by default that of the latest snapshot."""
     _refuse_unfit(declared)
-    return rewind_with(
+    found = rewind_with(
         engine,
         declared.name,
         _Rows(table=table_name(declared.target)),
@@ -45,6 +50,31 @@ def rewind(
         differences_accepted=differences_accepted,
         on_progress=on_progress or (lambda _: None),
     )
+    return replace(found, lost=tuple(_lost(declared, engine, found))) if found.entries else found
+
+
+def _lost(declared: Declared, engine: Engine, found: Rewind) -> Iterator[str]:
+    """The files that cannot bring again what is rolled back. Contents are not compared."""
+    up_to = Position(found.position - 1) if found.applied else found.position
+    sizes: dict[str, int] = {}
+    with suppress(OnceloadError):
+        listing = list_files(declared.source.path, root=declared.source.root)
+        sizes = {each.name: each.size for each in listing.files}
+    for file in rolled_back(engine, declared.name, to=found.rewound_to, up_to=up_to):
+        if reason := _why_lost(declared.source, file, size=sizes.get(file.name)):
+            yield f"{file.name} (rows: {file.rows:,}): {reason}"
+
+
+def _why_lost(source: Source, file: RolledBack, *, size: int | None) -> str | None:
+    try:
+        if size is None:
+            # The pattern may be of one day only.
+            size = look_at(url_of(source.path, file.name, root=source.root)).size
+    except OnceloadError as error:
+        return "the source has no such file" if isinstance(error.__cause__, FileNotFoundError) else str(error)
+    if is_plain_text(source, file.name) and size < file.end:
+        return f"the file has {size:,} bytes, and what is rolled back ends at byte {file.end:,}"
+    return None
 
 
 def preview(declared: Declared, connection: Connection, *, to: Position, names_max: int) -> Preview:

@@ -4,7 +4,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -14,11 +13,12 @@ from onceload_core.errors import OnceloadError
 from onceload_core.names import Position, ProducerId
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.audit import CopyOfFile, FileReceipts, OpenSpans, files_up_to
+from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import SEQUENCE_END, Span, SpanSet
-from onceload_jobs.files.addresses import errors_naming, local_path
+from onceload_jobs.files.addresses import errors_naming
 from onceload_jobs.files.compression import Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import Fingerprint
-from onceload_jobs.files.listing import Listed, list_files, root_of
+from onceload_jobs.files.listing import Listed, list_files, url_of
 from onceload_jobs.files.notes import Note
 from onceload_jobs.files.reading import look_at, open_stream
 from onceload_jobs.formats.chunks import Chunk
@@ -27,6 +27,7 @@ from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.read.digests import Digests, digests_in, digests_up_to, possible_digests
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 from onceload_jobs.verify.gaps import Gaps
+from onceload_jobs.verify.rewound import Rewound
 
 _BLOCK_BYTES = 2**20
 
@@ -38,8 +39,9 @@ def compare_files(
     position: Position,
     *,
     open_spans: Mapping[ProducerId, Sequence[OpenSpans]],
+    owed: Sequence[Owed],
 ) -> "ComparedFiles":
-    """Compare all files as of one position, with the deliveries that were open then."""
+    """Compare all files as of one position, with the deliveries that were open then, and with what was rewound."""
     gaps = Gaps(declared.source, findings, open_spans)
     compared = ComparedFiles(declared, engine, findings, gaps)
     named: set[str] = set()
@@ -47,6 +49,7 @@ def compare_files(
         compared.compare(file)
         compared.compare_copies(file)
         named |= {file.name, *(copy.name for copy in file.copies)}
+    named |= Rewound(declared, engine, findings, gaps, loaded=frozenset(named)).compare(owed)
     for new in _new_files(declared, but=named):
         gaps.note_new(new)
     gaps.note_rest()
@@ -113,7 +116,7 @@ class ComparedFiles:
         return latest is not None and latest.producer_id != file.producer_id
 
     def _differences(self, file: FileReceipts) -> Iterator[Difference]:
-        url = url_of(self._source, file.name)
+        url = url_of(self._source.path, file.name, root=self._source.root)
         try:
             if self._source.format.is_whole:
                 yield from self._compare_row_groups(file, url)
@@ -198,15 +201,6 @@ def _of_copy(source: Source, file: FileReceipts, copy: CopyOfFile) -> FileReceip
 
 def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:
     return Chunk(producer_id=file.producer_id, name=file.name, url=url, first=0, end=None, size=size)
-
-
-def url_of(source: Source, name: str) -> str:
-    """The address of the file with this name, below the source's root."""
-    root = root_of(source.path, root=source.root)
-    local = local_path(root)
-    if local is not None:
-        return str(Path(local).expanduser().absolute() / name)
-    return root + name if root.endswith("/") else f"{root}/{name}"
 
 
 class _Check:

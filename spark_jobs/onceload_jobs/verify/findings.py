@@ -18,6 +18,7 @@ class Kind(StrEnum):
     FILE_UNREADABLE = "file unreadable"
     BYTES_CHANGED = "bytes changed"
     GAP = "gap"
+    NOT_LOADED_AGAIN = "not loaded again"
     LOADED_AGAIN = "loaded again"
     ROW_MISSING = "row missing"
     ROW_DUPLICATED = "row duplicated"

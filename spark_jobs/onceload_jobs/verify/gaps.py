@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onceload_core.names import ProducerId
 from onceload_core.postgres.audit import FileReceipts, OpenSpans
+from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.files.addresses import shown
 from onceload_jobs.files.compression import is_compressed
@@ -16,7 +17,6 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Source
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 
-_SPANS_SHOWN = 5
 #: With very many incomplete files, only the first are named.
 _NOTED_MAX = 20
 
@@ -37,7 +37,7 @@ class Gaps:
         left = SpanSet([Span(0, file.end)]) - file.consumed if file.end else SpanSet()
         for each in self._open.get(file.producer_id, ()) if left else ():
             if known := left & each.spans:
-                self._note(file, f"{self._in_words(file, known)} {_STATES[each.state].format(each.delivery)}")
+                self._note(file.name, f"{self._in_words(file, known)} {_STATES[each.state].format(each.delivery)}")
                 left -= known
         if left:
             yield self._gap(file, left)
@@ -50,15 +50,19 @@ class Gaps:
     def note_end(self, file: FileReceipts, *, end: int) -> None:
         """Note how much follows the loaded end; the next load takes it."""
         if end > file.end:
-            self._note(file, f"{self._in_words(file, SpanSet([Span(file.end, end)]))} are not loaded yet")
+            self._note(file.name, f"{self._in_words(file, SpanSet([Span(file.end, end)]))} are not loaded yet")
 
     def note_unread_end(self, file: FileReceipts) -> None:
         """The same, if only unpacking the file would show how much it is."""
-        self._note(file, f"it was not read to its end; everything after byte {file.end:,} is not loaded yet")
+        self._note(file.name, f"it was not read to its end; everything after byte {file.end:,} is not loaded yet")
 
     def note_new(self, file: Listed) -> None:
         """Note a file of which nothing is loaded."""
-        self._note(file, f"nothing of it is loaded yet ({file.size:,} bytes)")
+        self._note(file.name, f"nothing of it is loaded yet ({file.size:,} bytes)")
+
+    def note_owed(self, owed: Owed) -> None:
+        """Note a file of which nothing is loaded any more; the next load takes it."""
+        self._note(owed.producer, f"nothing of it is loaded since {owed.cause}; the next load reads it again")
 
     def note_rest(self) -> None:
         """Report how many more incomplete files there are."""
@@ -66,22 +70,22 @@ class Gaps:
             reason = f"{self._noted - _NOTED_MAX:,} more notes about parts that are not loaded yet are not shown"
             self._findings.notes.append(Note(name=shown(self._source.path), reason=reason))
 
-    def _note(self, file: FileReceipts | Listed, reason: str) -> None:
+    def _note(self, name: str, reason: str) -> None:
         self._noted += 1
         if self._noted <= _NOTED_MAX:
-            self._findings.notes.append(Note(name=file.name, reason=reason))
+            self._findings.notes.append(Note(name=name, reason=reason))
 
     def _gap(self, file: FileReceipts, spans: SpanSet) -> Difference:
         return Difference(
             producer=file.name,
             kind=Kind.GAP,
-            span=_shortened(spans),
+            span=spans.shortened,
             expected="loaded, quarantined, duplicate, filtered or waiting",
             found=f"{spans.count:,} {self._unit(file)} that no commit loaded and no delivery holds",
         )
 
     def _in_words(self, file: FileReceipts, spans: SpanSet) -> str:
-        return f"{spans.count:,} {self._unit(file)} {_shortened(spans)}"
+        return f"{spans.count:,} {self._unit(file)} {spans.shortened}"
 
     def _unit(self, file: FileReceipts) -> str:
         if self._source.format.is_whole:
@@ -94,9 +98,3 @@ _STATES = {
     "held": "are being loaded, as delivery {}",
     "dead": "are in the dead letters: see `onceload deliveries show {}`",
 }
-
-
-def _shortened(spans: SpanSet) -> str:
-    shown = ",".join(map(str, [*spans][:_SPANS_SHOWN]))
-    more = len([*spans]) - _SPANS_SHOWN
-    return f"{shown} and {more:,} more" if more > 0 else shown

@@ -18,6 +18,7 @@ from onceload_core.postgres.audit import AuditView, FileReceipts, audit_view
 from onceload_core.postgres.connection import array, statements
 from onceload_core.spans import SpanSet
 from onceload_jobs.files.compression import Damaged, Incomplete
+from onceload_jobs.files.listing import url_of
 from onceload_jobs.files.notes import Note
 from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
@@ -28,7 +29,6 @@ from onceload_jobs.plan.declaration_texts import of_rows, pipeline_with_declarat
 from onceload_jobs.read.checked_parts import ReadPart, read_parts
 from onceload_jobs.read.parts import is_stream, parts_of
 from onceload_jobs.read.rows import read_records
-from onceload_jobs.verify.files import url_of
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 from onceload_jobs.write.binary_copy import copy_in
 from onceload_jobs.write.sql import Sql, filled, listed, literal, quoted, table_name
@@ -148,7 +148,7 @@ def _is_inside(ids: "np.ndarray[Any, np.dtype[np.int64]]", spans: SpanSet) -> "n
 def _chunk(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSet) -> Chunk:
     """Read from the start, because compressed files cannot be seeked, and a span may begin inside a record."""
     source = declared.source
-    url = url_of(source, name)
+    url = url_of(source.path, name, root=source.root)
     return Chunk(
         producer_id=producer_id,
         name=name,

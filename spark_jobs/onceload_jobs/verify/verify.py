@@ -16,6 +16,7 @@ from onceload_core.errors import OnceloadError
 from onceload_core.names import Position, ProducerId
 from onceload_core.pipeline import Guarantee
 from onceload_core.postgres.audit import AuditView, OpenSpans, ReceiptOfRows, RowCounts, audit_view
+from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import SpanSet
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
@@ -54,7 +55,9 @@ def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verific
     """Compare the sources and the target with the ledger; the deep form parses the sources again."""
     findings = Findings()
     of_rows = _compare_rows(declared, engine, findings)
-    compared = compare_files(declared, engine, findings, of_rows.position, open_spans=of_rows.open_spans)
+    compared = compare_files(
+        declared, engine, findings, of_rows.position, open_spans=of_rows.open_spans, owed=of_rows.owed
+    )
     rows_compared = 0
     if deep:
         # Imported late, because only the deep form needs it.
@@ -86,6 +89,7 @@ class _OfOneMoment:
     #: Producers with rows that differ from their receipts.
     differing: set[ProducerId | None]
     open_spans: dict[ProducerId, list[OpenSpans]]
+    owed: tuple[Owed, ...]
 
 
 def _compare_rows(declared: Declared, engine: Engine, findings: Findings) -> _OfOneMoment:
@@ -95,7 +99,11 @@ def _compare_rows(declared: Declared, engine: Engine, findings: Findings) -> _Of
         expected, differing = _count_rows(declared, view, findings, again=again)
         _compare_quarantine(declared, view, findings)
         return _OfOneMoment(
-            position=view.position, expected=expected, differing=differing, open_spans=view.open_spans()
+            position=view.position,
+            expected=expected,
+            differing=differing,
+            open_spans=view.open_spans(),
+            owed=view.owed(),
         )
 
 
