@@ -128,7 +128,8 @@ _MEANING = {
     ),
     "value changed": (
         "rows were updated outside Onceload after they were loaded, or the pipeline file now reads the file in another "
-        "way. Correct the values, or see `onceload recover --help`"
+        "way. Correct the values, or see `onceload recover --help`. If a column that a load added was dropped, the "
+        "files still have its values: load them with `--only FILE --replace`"
     ),
     "quarantine differs": (
         "quarantined records were deleted or moved outside Onceload. Their raw bytes are still in the files"

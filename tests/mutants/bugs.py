@@ -4256,4 +4256,25 @@ BUGS = (
         wrong="    return found\n",
         tests=(f"{OF_REWOUND}::test_a_rewind_names_the_files_that_cannot_bring_their_rows_again",),
     ),
+    Bug(
+        name="values of a dropped column that a load had added are not named",
+        file="spark_jobs/onceload_jobs/verify/values.py",
+        correct="        if records.unknown:\n",
+        wrong="        if False:\n",
+        tests=(
+            "tests/loads/test_verify_columns.py"
+            "::test_each_value_of_a_column_that_a_load_had_added_is_named_if_the_column_is_dropped[jsonl-staged]",
+        ),
+    ),
+    Bug(
+        name="rows of a replaced file are counted as compared and as not compared",
+        file="spark_jobs/onceload_jobs/verify/values.py",
+        correct="            if file.is_replaced or not file.is_latest or file.producer_id in unproven:\n",
+        wrong="            if others.isdisjoint(position for position, _ in file.spans) and (\n"
+        "                file.is_replaced or not file.is_latest or file.producer_id in unproven\n            ):\n",
+        tests=(
+            "tests/loads/test_verify_columns.py"
+            "::test_a_file_that_was_replaced_under_a_new_version_is_compared_and_no_note_says_otherwise[staged]",
+        ),
+    ),
 )

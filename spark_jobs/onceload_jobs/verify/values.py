@@ -23,7 +23,8 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.formats.csv.header import read_header
-from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
+from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column, ColumnType
+from onceload_jobs.pipeline.columns import Kind as ColumnKind
 from onceload_jobs.pipeline.declared import Declared, Format, Source, Target, Write
 from onceload_jobs.plan.declaration_texts import of_rows, pipeline_with_declaration
 from onceload_jobs.read.checked_parts import ReadPart, read_parts
@@ -61,14 +62,14 @@ def compare_values(
         comparison = _Comparison(declared, view, findings, differing=differing)
         others = _of_other_versions(declared, view)
         for file in view.files():
-            if others and not others.isdisjoint(position for position, _ in file.spans):
+            if file.is_replaced or not file.is_latest or file.producer_id in unproven:
+                comparison.leave_out(file)
+            elif not others.isdisjoint(position for position, _ in file.spans):
                 reason = (
                     "its values were not compared, because a part of this file was loaded under an earlier version of "
                     "the pipeline file"
                 )
                 findings.notes.append(Note(name=file.name, reason=reason))
-                comparison.leave_out(file)
-            elif file.is_replaced or not file.is_latest or file.producer_id in unproven:
                 comparison.leave_out(file)
             else:
                 comparison.take(file)
@@ -123,7 +124,11 @@ def _reread(
     for part in _parts(chunk, declared.source):
         if part.part.first >= spans.end:
             return
-        rows = read_records(declared, columns, [part]).rows
+        records = read_records(declared, columns, [part])
+        if records.unknown:
+            # A load gave these fields columns, which the table no longer has.
+            records = read_records(declared, columns + records.unknown, [part])
+        rows = records.rows
         yield rows.filter(pa.array(_is_inside(rows.column(SEQUENCE).to_numpy(), spans)))
 
 
@@ -185,6 +190,8 @@ class _Comparison:
     _left_out: set[ProducerId] = field(default_factory=set)
     #: A merge may have replaced rows of these, although rows are only appended now. Only their values are compared.
     _lacking: set[ProducerId] = field(default_factory=set)
+    #: Columns with values of the files that the table no longer has.
+    _dropped: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
         self._columns = columns_in(self._connection, self.declared)
@@ -224,13 +231,23 @@ class _Comparison:
         names = [*(column.name for column in self._columns), *(each.name for each in LINEAGE)]
         positions = pa.array(commits.positions(rows.column(SEQUENCE).to_numpy()), pa.int64())
         held = rows.select(names).append_column(_POSITION, positions)
-        copy_in(self._connection, held, table="reread", names=[*names, _POSITION], columns=self._columns)
+        for name in set(rows.column_names).difference(names):
+            self._add_dropped(name)
+            held = held.append_column(name, _texts(rows.column(name)))
+        copy_in(self._connection, held, table="reread", names=held.column_names, columns=self._columns + self._dropped)
         self.rows += rows.num_rows
+
+    def _add_dropped(self, name: str) -> None:
+        if any(column.name == name for column in self._dropped):
+            return
+        self._connection.execute(filled(SQL["add_dropped"], name=quoted(name)))
+        self._dropped += (Column(name=name, type=ColumnType(kind=ColumnKind.TEXT)),)
 
     def settle(self) -> None:
         """Compare the collected rows, and free their space."""
         self._connection.execute(SQL["analyze"])
-        questions = _Questions(self.declared, self._columns, is_of_records=not self._of_no_record.at_most)
+        is_of_records = not self._of_no_record.at_most
+        questions = _Questions(self.declared, self._columns, self._dropped, is_of_records=is_of_records)
         self._find(questions.changed, kind=Kind.VALUE_CHANGED)
         # A missing row may be a duplicate by business id, or overwritten by a file that has changed.
         if self.declared.message_id is None and not (self._is_merge and self._left_out):
@@ -277,6 +294,11 @@ class _Comparison:
         return name or "(a row without a producer)"
 
 
+def _texts(values: pa.ChunkedArray) -> pa.Array:
+    """Values of any type, as a message shows them."""
+    return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
+
+
 _Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 
@@ -301,13 +323,16 @@ class _CommitsOfFile:
 class _Questions:
     """The statements that compare the rows that were read again (expected) with the existing ones (found)."""
 
-    def __init__(self, declared: Declared, columns: tuple[Column, ...], *, is_of_records: bool) -> None:
+    def __init__(
+        self, declared: Declared, columns: tuple[Column, ...], dropped: tuple[Column, ...], *, is_of_records: bool
+    ) -> None:
         target = declared.target
         key = target.key if target.write is Write.MERGE else (PRODUCER_ID, SEQUENCE)
         self._columns = columns
+        self._dropped = dropped
         self._rows: dict[str, Sql] = {
-            "expected": _expected(target, columns),
-            "found": _found(target, columns),
+            "expected": _expected(target, columns + dropped),
+            "found": _found(target, columns, dropped),
             "is_same": " AND ".join(f"expected.{quoted(name)} = found.{quoted(name)}" for name in key),
         }
         # No load wrote rows without a producer.
@@ -316,10 +341,12 @@ class _Questions:
 
     @property
     def changed(self) -> TextClause:
-        names = [(column.name, quoted(column.name)) for column in self._columns]
+        names = [(column.name, quoted(column.name)) for column in self._columns + self._dropped]
+        dropped = {column.name for column in self._dropped}
         pairs = (
-            f"({literal(plain)}, CAST(expected.{name} AS text), CAST(found.{name} AS text),"
-            f" expected.{name} IS DISTINCT FROM found.{name})"
+            f"({literal(plain)}, CAST(expected.{name} AS text), "
+            + ("'no such column'" if plain in dropped else f"CAST(found.{name} AS text)")
+            + f", expected.{name} IS DISTINCT FROM found.{name})"
             for plain, name in names
         )
         return filled(
@@ -348,10 +375,12 @@ def _expected(target: Target, columns: tuple[Column, ...]) -> TextClause:
     return filled(SQL["latest_records"], key=listed(target.key), records=records, is_kept=is_kept)
 
 
-def _found(target: Target, columns: tuple[Column, ...]) -> TextClause:
+def _found(target: Target, columns: tuple[Column, ...], dropped: tuple[Column, ...]) -> TextClause:
+    there = [quoted(column.name) for column in columns]
+    gone = [f"CAST(NULL AS text) AS {quoted(column.name)}" for column in dropped]
     return filled(
         SQL["rows_of_files" if target.write is Write.APPEND else "rows"],
-        columns=listed(column.name for column in columns),
+        columns=", ".join(there + gone),
         lineage=", ".join(each.name if target.lineage else f"CAST(NULL AS bigint) AS {each.name}" for each in LINEAGE),
         table=table_name(target),
     )

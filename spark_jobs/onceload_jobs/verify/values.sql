@@ -2,6 +2,10 @@
 -- The rows that were read again, with the position of the commit that loaded their record.
 CREATE TEMPORARY TABLE reread ({columns}, _position bigint) ON COMMIT DROP;
 
+-- name: add_dropped
+-- A column with values of the files that the target no longer has. Parts of files may give it different types.
+ALTER TABLE reread ADD COLUMN {name} text;
+
 -- name: analyze
 -- For the joins that follow.
 ANALYZE reread;
