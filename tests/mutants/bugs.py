@@ -4263,7 +4263,7 @@ BUGS = (
         wrong="        if False:\n",
         tests=(
             "tests/loads/test_verify_columns.py"
-            "::test_each_value_of_a_column_that_a_load_had_added_is_named_if_the_column_is_dropped[jsonl-staged]",
+            "::test_each_value_of_a_column_that_a_load_had_added_is_named_if_the_column_is_dropped",
         ),
     ),
     Bug(
@@ -4274,7 +4274,21 @@ BUGS = (
         "                file.is_replaced or not file.is_latest or file.producer_id in unproven\n            ):\n",
         tests=(
             "tests/loads/test_verify_columns.py"
-            "::test_a_file_that_was_replaced_under_a_new_version_is_compared_and_no_note_says_otherwise[staged]",
+            "::test_a_file_that_was_replaced_under_a_new_version_is_compared_and_no_note_says_otherwise",
         ),
+    ),
+    Bug(
+        name="values of rows whose records name their producers are not compared",
+        file="spark_jobs/onceload_jobs/verify/values.sql",
+        correct="              AND (ROW({expected_values}) IS NOT DISTINCT FROM ROW({found_values})))\n",
+        wrong="              AND (ROW({expected_values}) IS NOT DISTINCT FROM ROW({found_values}) OR true))\n",
+        tests=("tests/loads/test_verify_named.py::test_a_changed_value_is_named_by_its_producer_and_id",),
+    ),
+    Bug(
+        name="rows that no compared file explains count as compared",
+        file="spark_jobs/onceload_jobs/verify/values.py",
+        correct="            self.rows -= sum(counted.values())\n",
+        wrong="",
+        tests=("tests/loads/test_verify_named.py::test_rows_of_a_file_that_is_not_compared_are_counted_in_a_note",),
     ),
 )

@@ -4,7 +4,7 @@ Only the server knows when two values of a type are equal. The parsed rows are i
 is rolled back; they take about as much space as the source, up to a limit, after which the next files follow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, TextClause
 
 from onceload_core.names import Position, ProducerId
 from onceload_core.postgres.audit import AuditView, FileReceipts, audit_view
-from onceload_core.postgres.connection import array, statements
+from onceload_core.postgres.connection import Record, array, statements
 from onceload_core.spans import SpanSet
 from onceload_jobs.files.compression import Damaged, Incomplete
 from onceload_jobs.files.listing import url_of
@@ -23,18 +23,19 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.formats.csv.header import read_header
-from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column, ColumnType
+from onceload_jobs.pipeline.columns import LINEAGE, SEQUENCE, Column, ColumnType
 from onceload_jobs.pipeline.columns import Kind as ColumnKind
-from onceload_jobs.pipeline.declared import Declared, Format, Source, Target, Write
+from onceload_jobs.pipeline.declared import Declared, Format, RecordProducer, Source, Target, Write
 from onceload_jobs.plan.declaration_texts import of_rows, pipeline_with_declaration
 from onceload_jobs.read.checked_parts import ReadPart, read_parts
 from onceload_jobs.read.parts import is_stream, parts_of
 from onceload_jobs.read.rows import read_records
 from onceload_jobs.verify.findings import Difference, Findings, Kind
+from onceload_jobs.verify.questions import NamedQuestions, Questions
 from onceload_jobs.write.binary_copy import copy_in
-from onceload_jobs.write.sql import Sql, filled, listed, literal, quoted, table_name
+from onceload_jobs.write.sql import filled, quoted, table_name
 from onceload_jobs.write.target import columns_in, differing_columns
-from onceload_jobs.write.writer import cast_to_target, copy_columns
+from onceload_jobs.write.writer import copy_columns
 
 SQL = statements("values.sql", package=__package__)
 #: How much of the sources is compared at once, if rows of different files are independent.
@@ -104,9 +105,7 @@ def _of_other_versions(declared: Declared, view: AuditView) -> frozenset[Positio
 def _incomparable(declared: Declared) -> str | None:
     if declared.transform is not None:
         return "a transform made the rows, and verify does not run it again"
-    if declared.producer is not None:
-        return "the records name their producers, and the order of two records is no longer known"
-    if declared.target.write is Write.APPEND and not declared.target.lineage:
+    if (declared.target.write is Write.APPEND or declared.producer is not None) and not declared.target.lineage:
         return "the rows have no lineage (target.lineage)"
     return None
 
@@ -217,14 +216,16 @@ class _Comparison:
         self._names[file.producer_id] = file.name
         if not self._is_merge and any(position <= self._of_no_record.merged for position, _ in file.spans):
             self._lacking.add(file.producer_id)
-        brought = SpanSet(span for _, spans in file.spans_of_rows for span in spans)
-        commits = _CommitsOfFile.of(file)
+        # If the records name their producers, the receipts of these count the rows.
+        spans_of_rows = file.spans if self.declared.producer else file.spans_of_rows
+        brought = SpanSet(span for _, spans in spans_of_rows for span in spans)
+        commits = _CommitsOfFile.of(spans_of_rows)
         for rows in _reread(self.declared, self._columns, file.name, file.producer_id, brought) if brought else ():
             if rows.num_rows:
                 self._copy(rows, commits)
                 self._held_bytes += rows.nbytes
-        # The last record of a key may be in any file, so merged rows are compared all at once.
-        if self._held_bytes > _COMPARED_BYTES and not self._is_merge:
+        # The last record of a key, or of a named producer and id, may be in any file: such rows are compared at once.
+        if self._held_bytes > _COMPARED_BYTES and not self._is_merge and self.declared.producer is None:
             self.settle()
 
     def _copy(self, rows: pa.Table, commits: "_CommitsOfFile") -> None:
@@ -246,8 +247,39 @@ class _Comparison:
     def settle(self) -> None:
         """Compare the collected rows, and free their space."""
         self._connection.execute(SQL["analyze"])
+        if self.declared.producer is None:
+            self._compare_by_lineage()
+        else:
+            self._compare_named(self.declared.producer)
+        self._connection.execute(SQL["empty"])
+        self._held_bytes = 0
+        self._names = {}
+
+    def _compare_named(self, producer: RecordProducer) -> None:
+        questions = NamedQuestions(self._target, producer, self._columns, self._dropped)
+        kinds = {True: Kind.VALUE_CHANGED, False: Kind.ROW_FROM_NOWHERE}
+        at_most = max(1, *map(self.findings.room, kinds.values()))
+        binds = {"pipeline_id": self.view.pipeline_id, "left_out": array(()), "shown": _SHOWN_CHARACTERS}
+        wrong = self._connection.execute(questions.wrong, {**binds, "at_most": at_most}).all()
+        counted = {row.is_known: row.counted for row in wrong}
+        self.rows = self._connection.execute(questions.count, {"pipeline_id": self.view.pipeline_id}).scalar_one()
+        if self._left_out and wrong:
+            self.rows -= sum(counted.values())
+            reason = (
+                f"the values of {sum(counted.values()):,} rows were not compared: they equal no record of the files "
+                f"that were compared, and {len(self._left_out):,} other files may have brought them"
+            )
+            self.findings.notes.append(Note(name=table_name(self._target), reason=reason))
+            return
+        for row in wrong:
+            self._add(row, kind=kinds[row.is_known])
+        for is_known, count in counted.items():
+            named = {(row.producer_id, row.sequence_id) for row in wrong if row.is_known is is_known}
+            self.findings.counts[kinds[is_known]] += count - len(named)
+
+    def _compare_by_lineage(self) -> None:
         is_of_records = not self._of_no_record.at_most
-        questions = _Questions(self.declared, self._columns, self._dropped, is_of_records=is_of_records)
+        questions = Questions(self.declared, self._columns, self._dropped, is_of_records=is_of_records)
         self._find(questions.changed, kind=Kind.VALUE_CHANGED)
         # A missing row may be a duplicate by business id, or overwritten by a file that has changed.
         if self.declared.message_id is None and not (self._is_merge and self._left_out):
@@ -260,9 +292,6 @@ class _Comparison:
                 "values were not compared"
             )
             self.findings.notes.append(Note(name=table_name(self._target), reason=reason))
-        self._connection.execute(SQL["empty"])
-        self._held_bytes = 0
-        self._names = {}
 
     def _find(self, question: TextClause, *, kind: Kind) -> None:
         binds = {
@@ -276,18 +305,20 @@ class _Comparison:
         }
         rows = self._connection.execute(question, binds).all()
         for row in rows:
-            self.findings.add(
-                Difference(
-                    producer=self._names.get(row.producer_id) or self._name(row.producer_id),
-                    kind=kind,
-                    sequence_id=row.sequence_id,
-                    column=row.column_name,
-                    expected=row.expected,
-                    found=row.found,
-                )
-            )
+            self._add(row, kind=kind)
         if rows:
             self.findings.counts[kind] += rows[0].counted - len(rows)
+
+    def _add(self, row: Record, *, kind: Kind) -> None:
+        difference = Difference(
+            producer=self._names.get(row.producer_id) or self._name(row.producer_id),
+            kind=kind,
+            sequence_id=row.sequence_id,
+            column=row.column_name,
+            expected=row.expected,
+            found=row.found,
+        )
+        self.findings.add(difference)
 
     def _name(self, producer_id: ProducerId | None) -> str:
         name = None if producer_id is None else self.view.find_name(producer_id)
@@ -310,77 +341,11 @@ class _CommitsOfFile:
     of_each: _Ids
 
     @classmethod
-    def of(cls, file: FileReceipts) -> "_CommitsOfFile":
-        starts = sorted((span.first, position) for position, spans in file.spans_of_rows for span in spans)
+    def of(cls, commits: Sequence[tuple[Position, SpanSet]]) -> "_CommitsOfFile":
+        starts = sorted((span.first, position) for position, spans in commits for span in spans)
         in_columns = np.array(starts, np.int64).reshape(-1, 2)
         return cls(in_columns[:, 0], in_columns[:, 1])
 
     def positions(self, ids: _Ids) -> _Ids:
         """The position of the commit that loaded each record."""
         return self.of_each[np.searchsorted(self.firsts, ids, side="right") - 1]
-
-
-class _Questions:
-    """The statements that compare the rows that were read again (expected) with the existing ones (found)."""
-
-    def __init__(
-        self, declared: Declared, columns: tuple[Column, ...], dropped: tuple[Column, ...], *, is_of_records: bool
-    ) -> None:
-        target = declared.target
-        key = target.key if target.write is Write.MERGE else (PRODUCER_ID, SEQUENCE)
-        self._columns = columns
-        self._dropped = dropped
-        self._rows: dict[str, Sql] = {
-            "expected": _expected(target, columns + dropped),
-            "found": _found(target, columns, dropped),
-            "is_same": " AND ".join(f"expected.{quoted(name)} = found.{quoted(name)}" for name in key),
-        }
-        # No load wrote rows without a producer.
-        has_record = "true" if is_of_records else f"found.{PRODUCER_ID} IS NOT NULL"
-        self._is_ours: Sql = filled(SQL["is_ours"], has_record=has_record) if target.lineage else "true"
-
-    @property
-    def changed(self) -> TextClause:
-        names = [(column.name, quoted(column.name)) for column in self._columns + self._dropped]
-        dropped = {column.name for column in self._dropped}
-        pairs = (
-            f"({literal(plain)}, CAST(expected.{name} AS text), "
-            + ("'no such column'" if plain in dropped else f"CAST(found.{name} AS text)")
-            + f", expected.{name} IS DISTINCT FROM found.{name})"
-            for plain, name in names
-        )
-        return filled(
-            SQL["find_changed"],
-            expected_values=", ".join(f"expected.{name}" for _, name in names),
-            found_values=", ".join(f"found.{name}" for _, name in names),
-            pairs=", ".join(pairs),
-            is_ours=self._is_ours,
-            **self._rows,
-        )
-
-    @property
-    def missing(self) -> TextClause:
-        return filled(SQL["find_missing"], **self._rows)
-
-    @property
-    def surplus(self) -> TextClause:
-        return filled(SQL["find_surplus"], is_ours=self._is_ours, **self._rows)
-
-
-def _expected(target: Target, columns: tuple[Column, ...]) -> TextClause:
-    records = filled(SQL["records"], cast=cast_to_target(columns, lineage=True))
-    if target.write is Write.APPEND:
-        return records
-    is_kept = f"{quoted(target.deleted)} IS NOT TRUE" if target.deleted else "true"
-    return filled(SQL["latest_records"], key=listed(target.key), records=records, is_kept=is_kept)
-
-
-def _found(target: Target, columns: tuple[Column, ...], dropped: tuple[Column, ...]) -> TextClause:
-    there = [quoted(column.name) for column in columns]
-    gone = [f"CAST(NULL AS text) AS {quoted(column.name)}" for column in dropped]
-    return filled(
-        SQL["rows_of_files" if target.write is Write.APPEND else "rows"],
-        columns=", ".join(there + gone),
-        lineage=", ".join(each.name if target.lineage else f"CAST(NULL AS bigint) AS {each.name}" for each in LINEAGE),
-        table=table_name(target),
-    )

@@ -37,6 +37,55 @@ SELECT {columns}, {lineage}, true AS is_there FROM {table}
 -- A part of statements: the rows of the target that the files brought.
 SELECT {columns}, {lineage}, true AS is_there FROM {table} WHERE _producer_id = ANY(CAST(:taken AS bigint[]))
 
+-- name: names
+-- A part of statements: the producers that records name, also those that were forgotten.
+SELECT producer_id, name FROM onceload.producer WHERE pipeline_id = :pipeline_id AND fingerprint IS NULL
+UNION
+SELECT receipt.producer_id, receipt.producer
+  FROM onceload.ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
+ WHERE ledger.pipeline_id = :pipeline_id AND ledger.kind = 'forget' AND receipt.fingerprint IS NULL
+
+-- name: named_records
+-- A part of statements: the records that were read again, by the producer and the sequence id that they name.
+SELECT {values}, ({prefix} || CAST({called} AS text)) COLLATE pg_catalog."C" AS called,
+       CAST({sequence} AS bigint) AS sequence_id, taken._position, taken._producer_id AS of_file, taken._sequence AS in_file
+  FROM ({records}) AS taken
+
+-- name: named_rows
+-- A part of statements: the rows of the target that such records brought.
+SELECT {values}, names.name COLLATE pg_catalog."C" AS called, there._producer_id, there._sequence
+  FROM {table} AS there JOIN names ON names.producer_id = there._producer_id
+
+-- name: count_named
+WITH names AS ({names}), found AS ({found}) SELECT count(*) FROM found;
+
+-- name: find_named
+-- Rows that equal no record of their producer and sequence id: the first ones, and the number of all, with and without
+-- such a record. Only the few rows that are named are compared value by value, with the record that came first.
+WITH names AS ({names}), found AS ({found}), expected AS MATERIALIZED ({expected}),
+known AS (SELECT DISTINCT called, sequence_id FROM expected), wrong AS MATERIALIZED (
+    SELECT found.*, known.called IS NOT NULL AS is_known
+      FROM found LEFT JOIN known ON known.called = found.called AND known.sequence_id = found._sequence
+     WHERE NOT EXISTS (
+           SELECT FROM expected
+            WHERE expected.called = found.called AND expected.sequence_id = found._sequence
+              AND (ROW({expected_values}) IS NOT DISTINCT FROM ROW({found_values})))
+       AND {is_ours}
+)
+SELECT wrong._producer_id AS producer_id, wrong._sequence AS sequence_id, wrong.is_known, wrong.counted, column_name,
+       CASE WHEN is_known THEN left(coalesce(wanted, 'null'), :shown) ELSE 'no row: no record makes it' END AS expected,
+       CASE WHEN is_known THEN left(coalesce(there, 'null'), :shown) ELSE 'a row' END AS found
+  FROM (SELECT *, count(*) OVER (PARTITION BY is_known) AS counted,
+               row_number() OVER (PARTITION BY is_known ORDER BY _producer_id, _sequence) AS place
+          FROM wrong) AS wrong
+  LEFT JOIN LATERAL (
+       SELECT * FROM expected
+        WHERE expected.called = wrong.called AND expected.sequence_id = wrong._sequence
+        ORDER BY _position, of_file, in_file LIMIT 1) AS record ON true
+  LEFT JOIN LATERAL (VALUES {pairs}) AS pair (column_name, wanted, there, differs) ON wrong.is_known AND differs
+ WHERE wrong.place <= :at_most
+ ORDER BY 1, 2, 5;
+
 -- name: is_ours
 -- A part of statements: excludes rows that prove nothing: of no record, merged from changed files, retried, or of
 -- another pipeline.
