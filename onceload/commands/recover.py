@@ -166,14 +166,14 @@ def _print_comparison(found: "Comparison") -> bool:
     """Report how the new database compares; true if records are missing from it."""
     words(
         f"compared with the snapshot at position {found.snapshot_position}: {found.same:,} producers are the same, "
-        f"{len(found.ahead):,} are ahead or new, {len(found.different):,} lack records"
+        f"{len(found.ahead):,} are ahead or new, {len(found.different):,} lack records or were rewritten"
     )
     for each in found.different[:_NAMES_SHOWN]:
         words(f"{each.producer} (generation {each.generation}): expected {each.expected}, found {each.found}")
     if len(found.different) > _NAMES_SHOWN:
         words(f"only the first {_NAMES_SHOWN} are shown; use --json to see all")
     if found.different:
-        words("loaded records stay loaded. Restore the missing files, and run `onceload load`")
+        words("loaded records stay loaded. Restore the missing or rewritten files, and run `onceload load`")
     return bool(found.different)
 
 

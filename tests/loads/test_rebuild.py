@@ -1,5 +1,6 @@
 """A lost database is rebuilt from its files, and compared with a snapshot that outlived it."""
 
+import gzip
 import json
 from contextlib import nullcontext
 from dataclasses import replace
@@ -107,6 +108,25 @@ def test_a_file_of_the_same_size_with_other_content_is_named(loads, exported, ne
     ]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "packed.jsonl.gz"])
+def test_a_longer_file_with_other_content_is_not_ahead(loads, new_dsn, tmp_path, name):
+    def packed(content):
+        return gzip.compress(content.encode()) if name.endswith("gz") else content
+
+    loads.write(name, packed(line(1)))
+    loads.load()
+    PostgresSnapshots(loads.engine).take("events")
+    write_snapshot(PostgresSnapshots(loads.engine).get("events"), tmp_path / "events.snapshot")
+    loads.write(name, packed(line(7) + line(8)))
+
+    found = rebuilt(loads, new_dsn, tmp_path / "events.snapshot").comparison
+
+    assert (found.same, found.ahead) == (0, ())
+    assert [(each.producer, each.found) for each in found.different] == [
+        (name, f"{{[0,{2 * len(line(7))})}} with other content")
+    ]
+
+
 def test_files_that_are_known_by_their_content_may_have_other_names(loads, new_dsn, tmp_path):
     loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
     loads.write("a.jsonl", line(1))
@@ -189,4 +209,4 @@ def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, c
     assert code == 4
     assert json.loads(printed.out)["comparison"]["different"][0]["producer"] == "a.jsonl"
     assert "a.jsonl (generation 1): expected" in printed.err
-    assert "1 producers are the same, 0 are ahead or new, 1 lack records" in printed.err
+    assert "1 producers are the same, 0 are ahead or new, 1 lack records or were rewritten" in printed.err

@@ -4291,4 +4291,11 @@ BUGS = (
         wrong="",
         tests=("tests/loads/test_verify_named.py::test_rows_of_a_file_that_is_not_compared_are_counted_in_a_note",),
     ),
+    Bug(
+        name="a longer file with other content is ahead after a rebuild",
+        file="spark_jobs/onceload_jobs/recover/rebuild.py",
+        correct="    return state.fingerprint is None or _still_has(source, state)\n",
+        wrong="    return True\n",
+        tests=("tests/loads/test_rebuild.py::test_a_longer_file_with_other_content_is_not_ahead",),
+    ),
 )

@@ -15,11 +15,14 @@ from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.connection import statements, translated
 from onceload_core.replay import Condition, ProducerState, Snapshot, States
-from onceload_jobs.files.fingerprints import Fingerprint, Marks
+from onceload_jobs.content.copies import resemblance_of
+from onceload_jobs.files.fingerprints import Fingerprint, Marks, Resemblance
+from onceload_jobs.files.listing import Listed, url_of
+from onceload_jobs.files.reading import look_at
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings
-from onceload_jobs.pipeline.declared import Declared, Identity
+from onceload_jobs.pipeline.declared import Declared, Identity, Source
 from onceload_jobs.work.session import Tasks
 from onceload_jobs.write.sql import filled, table_name
 from onceload_jobs.write.target import columns_there
@@ -77,8 +80,7 @@ def rebuild(
     comparison = None
     if snapshot is not None:
         live = _states(declared, settings.ledger)
-        by_content = declared.source.identity is Identity.CONTENT
-        comparison = compare_states(snapshot, live, by_content=by_content)
+        comparison = _compare_states(snapshot, live, declared.source)
     _log_rebuilt(report, comparison)
     return Rebuild(report=report, comparison=comparison)
 
@@ -137,13 +139,15 @@ def _states(declared: Declared, settings: LedgerSettings) -> States:
         engine.dispose()
 
 
-def compare_states(snapshot: Snapshot, live: States, *, by_content: bool) -> Comparison:
+def _compare_states(snapshot: Snapshot, live: States, source: Source) -> Comparison:
     """Compare whether everything that was loaded is loaded again."""
     known, there = _latest(snapshot.states), _latest(live)
-    if by_content:
+    if source.identity is Identity.CONTENT:
         there = _under_their_old_names(known, there) | there
     same = [name for name, state in known.items() if name in there and _is_same(state, there[name])]
-    different = [_missing(state, there.get(name)) for name, state in known.items() if not _is_there(state, there)]
+    different = [
+        _missing(state, there.get(name)) for name, state in known.items() if not _is_there(state, there, source)
+    ]
     # The bytes of an earlier generation exist in no file any more, unless its rows were replaced with it.
     past = [state for state in snapshot.states.values() if state is not known[state.name]]
     different += [_missing(state, None) for state in past if state.condition is not Condition.REPLACED]
@@ -169,12 +173,21 @@ def _under_their_old_names(
     return {name: by_content[_stream(state)] for name, state in known.items() if _stream(state) in by_content}
 
 
-def _is_there(state: ProducerState, there: Mapping[str, ProducerState]) -> bool:
+def _is_there(state: ProducerState, there: Mapping[str, ProducerState], source: Source) -> bool:
     found = there.get(state.name)
     if found is None or not found.consumed.covers(state.consumed):
         return False
-    # If a file has grown, the edges of its earlier consumed part are unknown here.
-    return found.consumed != state.consumed or _is_same(state, found)
+    if found.consumed == state.consumed:
+        return _is_same(state, found)
+    return state.fingerprint is None or _still_has(source, state)
+
+
+def _still_has(source: Source, state: ProducerState) -> bool:
+    """Whether a file of which more is loaded now has the earlier content too, as a load would judge it."""
+    url = url_of(source.path, state.name, root=source.root)
+    stored = look_at(url)
+    listed = Listed(state.name, url, stored.size, modified_at=None, etag=stored.etag)
+    return resemblance_of(source, listed, state) in (Resemblance.SAME, Resemblance.GROWN)
 
 
 def _is_same(state: ProducerState, found: ProducerState) -> bool:
@@ -187,6 +200,6 @@ def _stream(state: ProducerState) -> Marks | None:
 
 def _missing(state: ProducerState, found: ProducerState | None) -> Missing:
     there = str(found.consumed) if found else "nothing: no file contains it any more"
-    if found and found.consumed == state.consumed:
+    if found and found.consumed.covers(state.consumed):
         there = f"{there} with other content"
     return Missing(producer=state.name, generation=state.generation, expected=str(state.consumed), found=there)
