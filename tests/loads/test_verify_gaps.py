@@ -335,3 +335,52 @@ def test_a_load_that_was_given_up_at_its_last_try_leaves_a_gap_that_is_named(loa
     monkeypatch.setattr(loading, "read_parts", read_parts)
     loads.load()
     assert named(verified(loads)) == []
+
+
+def set_aside(loads, monkeypatch, *, name, first=0):
+    """Load, while one part of one file cannot be read."""
+    declare(loads, Mode.SHARED, deliveries_max=1)
+
+    def read(chunk, source):
+        if chunk.name == name and chunk.first >= first:
+            raise ValueError("poison")
+        yield from read_parts(chunk, source)
+
+    monkeypatch.setattr(loading, "read_parts", read)
+    loads.load()
+    ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
+    return number
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_file_that_was_never_read_is_named_as_a_dead_letter(loads, monkeypatch, deep):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("b.jsonl", line(2))
+    number = set_aside(loads, monkeypatch, name="b.jsonl")
+    words = f"are in the dead letters: see `onceload deliveries show {number}`"
+
+    found = verified(loads, deep=deep)
+    assert (named(found), notes(found)) == (
+        [],
+        {"b.jsonl": f"nothing of it is loaded yet ({len(line(2))} bytes): its records {words}"},
+    )
+    (loads.folder / "b.jsonl").unlink()
+    assert notes(verified(loads, deep=deep)) == {"b.jsonl": f"nothing of it is loaded: its records {words}"}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_an_end_that_could_not_be_read_is_named_as_a_dead_letter(loads, monkeypatch, name):
+    def packed(content):
+        return gzip.compress(content.encode()) if name.endswith("gz") else content
+
+    loads.write(name, packed(line(1)))
+    loads.load()
+    path = loads.folder / name
+    path.write_bytes(path.read_bytes() + (packed(line(2)) if name.endswith("gz") else line(2).encode()))
+    number = set_aside(loads, monkeypatch, name=name)
+
+    found = verified(loads)
+
+    assert named(found) == []
+    assert notes(found)[name].endswith(f"are in the dead letters: see `onceload deliveries show {number}`")

@@ -4298,4 +4298,11 @@ BUGS = (
         wrong="    return True\n",
         tests=("tests/loads/test_rebuild.py::test_a_longer_file_with_other_content_is_not_ahead",),
     ),
+    Bug(
+        name="a dead letter that was never read looks like a new file to verify",
+        file="spark_jobs/onceload_jobs/verify/gaps.py",
+        correct="        if of_file := sorted(",
+        wrong="        if False and sorted(",
+        tests=("tests/loads/test_verify_gaps.py::test_a_file_that_was_never_read_is_named_as_a_dead_letter",),
+    ),
 )

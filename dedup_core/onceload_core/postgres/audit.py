@@ -57,8 +57,10 @@ class FileReceipts:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenSpans:
-    """Spans of a delivery or a claim before the end of what is consumed."""
+    """Spans of a delivery or a claim, and the producer that has them."""
 
+    producer_id: ProducerId
+    name: str
     spans: SpanSet
     delivery: int
     state: str
@@ -256,13 +258,18 @@ class AuditView:
         parts = self.connection.execute(SQL["spans_of"], binds).scalars()
         return SpanSet(span for each in parts for span in SpanSet.parse(each))
 
-    def open_spans(self) -> dict[ProducerId, list[OpenSpans]]:
-        """Spans before the end of what is consumed that wait, are held or are dead letters."""
-        found: dict[ProducerId, list[OpenSpans]] = {}
-        for row in self.connection.execute(SQL["open_spans"], {"pipeline_id": self.pipeline_id}):
-            spans = OpenSpans(spans=SpanSet.parse(row.spans), delivery=row.delivery_id, state=row.state)
-            found.setdefault(row.producer_id, []).append(spans)
-        return found
+    def open_spans(self) -> tuple[OpenSpans, ...]:
+        """Spans that wait, are held or are dead letters."""
+        return tuple(
+            OpenSpans(
+                producer_id=row.producer_id,
+                name=row.name,
+                spans=SpanSet.parse(row.spans),
+                delivery=row.delivery_id,
+                state=row.state,
+            )
+            for row in self.connection.execute(SQL["open_spans"], {"pipeline_id": self.pipeline_id})
+        )
 
     def owed(self) -> tuple[Owed, ...]:
         """What rewinds rolled back and no commit has loaded again."""

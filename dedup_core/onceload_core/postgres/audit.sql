@@ -186,13 +186,12 @@ SELECT CAST(receipt.spans AS text) AS spans
         WHERE last.pipeline_id = :pipeline_id AND last.producer_id = :producer_id AND last.condition = 'replaced');
 
 -- name: open_spans
--- Spans after the last consumed one are not gaps.
-SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, delivery_id, delivery.state
+SELECT delivery_span.producer_id, producer.name, CAST(delivery_span.spans AS text) AS spans, delivery_id, delivery.state
   FROM onceload.claim
   JOIN onceload.delivery USING (delivery_id)
   JOIN onceload.delivery_span USING (delivery_id)
   JOIN onceload.producer USING (producer_id)
- WHERE claim.pipeline_id = :pipeline_id AND lower(delivery_span.spans) < upper(producer.consumed)
+ WHERE claim.pipeline_id = :pipeline_id
  ORDER BY delivery_id;
 
 -- name: producer_name

@@ -1,6 +1,6 @@
 """Compare files with the digests of their receipts, byte by byte."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -38,7 +38,7 @@ def compare_files(
     findings: Findings,
     position: Position,
     *,
-    open_spans: Mapping[ProducerId, Sequence[OpenSpans]],
+    open_spans: Sequence[OpenSpans],
     owed: Sequence[Owed],
 ) -> "ComparedFiles":
     """Compare all files as of one position, with the deliveries that were open then, and with what was rewound."""
@@ -52,6 +52,8 @@ def compare_files(
     named |= Rewound(declared, engine, findings, gaps, loaded=frozenset(named)).compare(owed)
     for new in _new_files(declared, but=named):
         gaps.note_new(new)
+        named.add(new.name)
+    gaps.note_dead_letters(but=named)
     gaps.note_rest()
     return compared
 

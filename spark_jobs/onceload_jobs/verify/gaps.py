@@ -4,7 +4,8 @@ A gap that is waiting, being loaded or in the dead letters gets a note, because 
 difference: its records are missing from the target until the file is loaded again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
 
 from onceload_core.names import ProducerId
 from onceload_core.postgres.audit import FileReceipts, OpenSpans
@@ -24,41 +25,62 @@ _NOTED_MAX = 20
 class Gaps:
     """Finds, file by file, what was never loaded."""
 
-    def __init__(
-        self, source: Source, findings: Findings, open_spans: Mapping[ProducerId, Sequence[OpenSpans]]
-    ) -> None:
+    def __init__(self, source: Source, findings: Findings, open_spans: Sequence[OpenSpans]) -> None:
         self._source = source
         self._findings = findings
-        self._open = open_spans
+        self._open_of: defaultdict[ProducerId, list[OpenSpans]] = defaultdict(list)
+        self._open_named: defaultdict[str, list[OpenSpans]] = defaultdict(list)
+        for each in open_spans:
+            self._open_of[each.producer_id].append(each)
+            self._open_named[each.name].append(each)
         self._noted = 0
 
     def within(self, file: FileReceipts) -> Iterator[Difference]:
         """The gaps before the end of the loaded part."""
         left = SpanSet([Span(0, file.end)]) - file.consumed if file.end else SpanSet()
-        for each in self._open.get(file.producer_id, ()) if left else ():
-            if known := left & each.spans:
-                self._note(file.name, f"{self._in_words(file, known)} {_STATES[each.state].format(each.delivery)}")
-                left -= known
-        if left:
+        if left := self._without_open(file, left):
             yield self._gap(file, left)
 
     def behind(self, file: FileReceipts, *, end: int) -> Iterator[Difference]:
         """The part after the loaded end of a file that was recorded as read to its end."""
-        if end > file.end:
-            yield self._gap(file, SpanSet([Span(file.end, end)]))
+        if left := self._without_open(file, _after(file, end)):
+            yield self._gap(file, left)
 
     def note_end(self, file: FileReceipts, *, end: int) -> None:
         """Note how much follows the loaded end; the next load takes it."""
-        if end > file.end:
-            self._note(file.name, f"{self._in_words(file, SpanSet([Span(file.end, end)]))} are not loaded yet")
+        if left := self._without_open(file, _after(file, end)):
+            self._note(file.name, f"{self._in_words(file, left)} are not loaded yet")
 
     def note_unread_end(self, file: FileReceipts) -> None:
         """The same, if only unpacking the file would show how much it is."""
-        self._note(file.name, f"it was not read to its end; everything after byte {file.end:,} is not loaded yet")
+        rest = f"everything after byte {file.end:,}"
+        for each in self._open_of[file.producer_id]:
+            if each.spans.end > file.end:
+                self._note(file.name, f"{rest}: the records {_STATES[each.state].format(each.delivery)}")
+                return
+        self._note(file.name, f"it was not read to its end; {rest} is not loaded yet")
 
     def note_new(self, file: Listed) -> None:
         """Note a file of which nothing is loaded."""
-        self._note(file.name, f"nothing of it is loaded yet ({file.size:,} bytes)")
+        reason = f"nothing of it is loaded yet ({file.size:,} bytes)"
+        # A file may have several deliveries. One that needs a person says most.
+        if of_file := sorted(self._open_named[file.name], key=lambda each: each.state != "dead"):
+            reason += f": its records {_STATES[of_file[0].state].format(of_file[0].delivery)}"
+        self._note(file.name, reason)
+
+    def note_dead_letters(self, *, but: Container[str]) -> None:
+        """Note the dead letters of files that the source does not list."""
+        for each in (each for of_name in self._open_named.values() for each in of_name):
+            if each.state == "dead" and each.name not in but:
+                self._note(each.name, f"nothing of it is loaded: its records {_STATES['dead'].format(each.delivery)}")
+
+    def _without_open(self, file: FileReceipts, spans: SpanSet) -> SpanSet:
+        """What no delivery has of some spans; the rest is noted."""
+        for each in self._open_of[file.producer_id]:
+            if known := spans & each.spans:
+                self._note(file.name, f"{self._in_words(file, known)} {_STATES[each.state].format(each.delivery)}")
+                spans -= known
+        return spans
 
     def note_owed(self, owed: Owed) -> None:
         """Note a file of which nothing is loaded any more; the next load takes it."""
@@ -91,6 +113,10 @@ class Gaps:
         if self._source.format.is_whole:
             return "rows"
         return "unpacked bytes" if is_compressed(file.name) else "bytes"
+
+
+def _after(file: FileReceipts, end: int) -> SpanSet:
+    return SpanSet([Span(file.end, end)]) if end > file.end else SpanSet()
 
 
 _STATES = {

@@ -88,7 +88,7 @@ class _OfOneMoment:
     expected: int | None
     #: Producers with rows that differ from their receipts.
     differing: set[ProducerId | None]
-    open_spans: dict[ProducerId, list[OpenSpans]]
+    open_spans: tuple[OpenSpans, ...]
     owed: tuple[Owed, ...]
 
 
