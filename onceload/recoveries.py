@@ -39,7 +39,7 @@ def rewind_in_words(found: Rewind) -> str:
         what += f"; {counted(found.held_again, 'record')} {are} held in quarantine again"
     lines = [what, *(f"differs: {each}" for each in found.differing[:_NAMES_SHOWN])]
     if found.lost:
-        of_these = "deleted rows of these files" if found.applied else "rows of these files would be deleted, and"
+        of_these = "records of these files" if found.applied else "records of these files would be rolled back, and"
         lines.append(f"{of_these} cannot be loaded again: {_some(found.lost)}")
     return "\n".join(lines)
 

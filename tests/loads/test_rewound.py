@@ -155,12 +155,12 @@ def test_a_rewind_names_the_files_that_cannot_bring_their_rows_again(loads):
         dry.lost
         == done.lost
         == (
-            "gone.jsonl (rows: 2): the source has no such file",
-            "short.jsonl (rows: 2): the file has 41 bytes, and what is rolled back ends at byte 82",
+            "gone.jsonl (records: 2): the source has no such file",
+            "short.jsonl (records: 2): the file has 41 bytes, and what is rolled back ends at byte 82",
         )
     )
-    assert "rows of these files would be deleted, and cannot be loaded again: gone.jsonl" in rewind_in_words(dry)
-    assert "deleted rows of these files cannot be loaded again: gone.jsonl" in rewind_in_words(done)
+    assert "records of these files would be rolled back, and cannot be loaded again: gone.jsonl" in rewind_in_words(dry)
+    assert "records of these files cannot be loaded again: gone.jsonl" in rewind_in_words(done)
     loads.load()
     assert back(loads, 0, dry_run=True).lost == ()
 

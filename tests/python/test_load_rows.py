@@ -412,6 +412,8 @@ def test_rows_are_verified_and_rewound_like_those_of_files(rows: Rows) -> None:
     rows.load(mappings(1, 2, 3), first_id=0)
     pipeline = rows.pipeline()
     assert (pipeline.verify(deep=True).differing, pipeline.verify().rows) == (0, 3)
+    (note,) = pipeline.verify(deep=True).not_compared
+    assert note.reason == "the values of 3 rows were not compared, because a program gave them, and no file has them"
 
     rows.ask("DELETE FROM target WHERE id = 2")
 

@@ -26,7 +26,7 @@ class Owed:
     spans: SpanSet
     rewind: Position
     rewound_at: datetime
-    #: That of its file, as last loaded. A producer that a program names has none.
+    #: That of its file, when most of it was loaded. A producer that a program names has none.
     fingerprint: bytes | None
 
     @property
@@ -46,18 +46,20 @@ def owed(connection: Connection, pipeline_id: int) -> tuple[Owed, ...]:
 
 
 class RolledBack(NamedTuple):
-    """A file of which a rewind rolls back records: up to which sequence id, and how many rows it deletes."""
+    """A file of which a rewind rolls back records: up to which sequence id, and how many."""
 
     name: str
     end: int
-    rows: int
+    records: int
 
 
 def rolled_back(engine: Engine, pipeline: str, *, to: Position, up_to: Position) -> tuple[RolledBack, ...]:
     """The files of which a rewind rolls back records, from one position to another."""
     with transaction(engine, pipeline, doing="reading what is rolled back") as connection:
         binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "to": to, "up_to": up_to}
-        return tuple(RolledBack(row.name, row.end, row.rows) for row in connection.execute(SQL["rolled_back"], binds))
+        return tuple(
+            RolledBack(row.name, row.end, row.records) for row in connection.execute(SQL["rolled_back"], binds)
+        )
 
 
 def _owed(connection: Connection, pipeline_id: int, producer: str | None) -> tuple[Owed, ...]:

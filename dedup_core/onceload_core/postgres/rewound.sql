@@ -33,19 +33,19 @@ WITH rewind AS MATERIALIZED (
 )
 SELECT name AS producer, CAST(range_agg(span) AS text) AS spans, max(owed.position) AS position,
        max(committed_at) AS rewound_at,
-       -- As its file was when it was last loaded before that rewind.
+       -- As its file was when most of it was loaded before that rewind.
        (SELECT fingerprint FROM onceload.ledger_span AS receipt
          WHERE receipt.producer_id = max(owed.producer_id) AND receipt.records > 0
            AND receipt.position < max(owed.position)
-         ORDER BY receipt.position DESC LIMIT 1) AS fingerprint
+         ORDER BY upper(receipt.spans) DESC, receipt.position DESC LIMIT 1) AS fingerprint
   FROM owed CROSS JOIN LATERAL unnest(spans) AS span
  GROUP BY name ORDER BY name;
 
 -- name: rolled_back
 -- The files with records that a rewind to a position rolls back, or has rolled back, by the entries that were in force
--- before it; with the end of what it rolls back of each, and the rows.
+-- before it; with the end of what it rolls back of each, and how many records.
 SELECT coalesce(live.name, max(receipt.producer)) AS name, max(upper(receipt.spans)) AS "end",
-       CAST(sum(receipt.rows) AS bigint) AS rows
+       CAST(sum(receipt.records) AS bigint) AS records
   FROM onceload.ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
   LEFT JOIN onceload.producer AS live ON live.producer_id = receipt.producer_id
  WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to AND ledger.position <= :up_to

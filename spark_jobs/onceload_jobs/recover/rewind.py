@@ -62,7 +62,7 @@ def _lost(declared: Declared, engine: Engine, found: Rewind) -> Iterator[str]:
         sizes = {each.name: each.size for each in listing.files}
     for file in rolled_back(engine, declared.name, to=found.rewound_to, up_to=up_to):
         if reason := _why_lost(declared.source, file, size=sizes.get(file.name)):
-            yield f"{file.name} (rows: {file.rows:,}): {reason}"
+            yield f"{file.name} (records: {file.records:,}): {reason}"
 
 
 def _why_lost(source: Source, file: RolledBack, *, size: int | None) -> str | None:

@@ -51,8 +51,9 @@ def compare_values(
     *,
     unproven: AbstractSet[ProducerId],
     differing: AbstractSet[ProducerId | None],
+    rows: int | None,
 ) -> int:
-    """Compare the rows of all unchanged files, and return how many were compared."""
+    """Compare the rows of all unchanged files, and return how many were compared, of how many there should be."""
     reason = _incomparable(declared)
     if reason:
         findings.notes.append(Note(name=table_name(declared.target), reason=f"its values are not compared: {reason}"))
@@ -60,9 +61,10 @@ def compare_values(
     with audit_view(engine, declared.name, only_read=False) as view:
         if not view.columns_of(table_name(declared.target)) or _has_other_columns(declared, view, findings):
             return 0
-        comparison = _Comparison(declared, view, findings, differing=differing)
+        comparison, has_files = _Comparison(declared, view, findings, differing=differing), False
         others = _of_other_versions(declared, view)
         for file in view.files():
+            has_files = True
             if file.is_replaced or not file.is_latest or file.producer_id in unproven:
                 comparison.leave_out(file)
             elif not others.isdisjoint(position for position, _ in file.spans):
@@ -75,6 +77,9 @@ def compare_values(
             else:
                 comparison.take(file)
         comparison.settle()
+        if rows and not has_files:
+            reason = f"the values of {rows:,} rows were not compared, because a program gave them, and no file has them"
+            findings.notes.append(Note(name=table_name(declared.target), reason=reason))
         return comparison.rows
 
 

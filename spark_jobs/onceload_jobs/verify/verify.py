@@ -63,8 +63,9 @@ def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verific
         # Imported late, because only the deep form needs it.
         from onceload_jobs.verify.values import compare_values
 
-        differing = of_rows.differing
-        rows_compared = compare_values(declared, engine, findings, unproven=compared.unproven, differing=differing)
+        rows_compared = compare_values(
+            declared, engine, findings, unproven=compared.unproven, differing=of_rows.differing, rows=of_rows.expected
+        )
     return Verification(
         pipeline=declared.name,
         position=of_rows.position,
