@@ -106,8 +106,8 @@ _MEANING = {
     ),
     "not loaded again": (
         "a rewind deleted the rows of these records, and no load brings them again. Restore the file and run `onceload "
-        "load`, or let the program load its rows again. If the file is right as it is, load it with `--only FILE "
-        "--replace`"
+        "load`, or let the program load its rows again. If the file is right as it is, and the pipeline can "
+        "replace rows, load it with `--only FILE --replace`"
     ),
     "loaded again": (
         "records were loaded more than once, so their rows are duplicated. That happens if the producer state was "
@@ -129,7 +129,8 @@ _MEANING = {
     "value changed": (
         "rows were updated outside Onceload after they were loaded, or the pipeline file now reads the file in another "
         "way. Correct the values, or see `onceload recover --help`. If a column that a load added was dropped, the "
-        "files still have its values: load them with `--only FILE --replace`"
+        "files still have its values: load them again with `--only FILE --replace` or, if the pipeline cannot replace "
+        "rows, after a rewind"
     ),
     "quarantine differs": (
         "quarantined records were deleted or moved outside Onceload. Their raw bytes are still in the files"

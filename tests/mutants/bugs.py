@@ -4212,7 +4212,10 @@ BUGS = (
         file="spark_jobs/onceload_jobs/load/given/load_rows.py",
         correct="    owed = SpanSet() if job.owed is None else job.owed.spans\n    if job.owed is not None and",
         wrong="    owed = SpanSet()\n    if job.owed is not None and not owed and",
-        tests=(f"{OF_REWOUND_ROWS}::test_ids_behind_rewound_ones_are_refused_with_the_ids_that_are_owed[staged]",),
+        tests=(
+            f"{OF_REWOUND_ROWS}::test_ids_behind_rewound_ones_are_refused_with_the_ids_that_are_owed[staged]",
+            "tests/loads/test_rewound_sequences.py::test_a_program_is_refused_exactly_if_it_leaves_out_rewound_rows",
+        ),
     ),
     Bug(
         name="only the ids of a program that count up are asked for again after a rewind",
