@@ -1,7 +1,7 @@
 """What a scheduler asks of a pipeline: whether there is work, what the result was, and whether it may rebuild."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,12 +15,15 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.pausing import find_pause
-from onceload_jobs.files.notes import problems_of
+from onceload_jobs.files.notes import held_in_words, problems_of
 from onceload_jobs.load.engine import Engine, engine_for
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.plan.plan import Plan
 from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.recover.rebuild import refuse_loaded
+
+#: A log names this many.
+_FILES_MAX = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,10 @@ class Found:
     open: int
     #: Whether an earlier call of the same batch holds work, which a later call takes over.
     is_held: bool
-    #: Whether another load is in progress.
+    #: Whether another load is in progress, or a kept batch waits to be published.
     is_busy: bool
+    #: The files that kept batches hold, with the batches; empty if there are none.
+    held: str
     #: The files that need a person, with reasons; empty if there are none.
     needs_a_person: str
     #: Until the pipeline is resumed, a load would do nothing.
@@ -74,17 +79,29 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         f"{counted(plan.done, 'file')} without new bytes, "
         f"{open_now:,} open {'delivery' if open_now == 1 else 'deliveries'}"
     )
+    engine_now = engine_for(declared, plan.to_read)
     return Found(
         files=len(plan.to_read),
         bytes=size,
         news=_news(plan),
-        lines=(found, *(f"{note.name}: {note.reason}" for note in plan.notes)),
-        engine=engine_for(declared, plan.to_read),
+        lines=(found, *_files(plan, engine_now), *(f"{note.name}: {note.reason}" for note in plan.notes)),
+        engine=engine_now,
         open=open_now,
         is_held=is_held,
         is_busy=any(note.is_busy for note in plan.notes),
+        held=held_in_words(note for note in plan.notes if note.is_kept),
         needs_a_person=problems_of(plan.notes),
     )
+
+
+def _files(plan: Plan, engine_now: Engine) -> Iterator[str]:
+    """The files that a load reads, and what would run it."""
+    for file in plan.to_read[:_FILES_MAX]:
+        yield f"{file.listed.name}: {counted(file.bytes, 'byte')} to read ({file.why})"
+    if (left := len(plan.to_read) - _FILES_MAX) > 0:
+        yield f"and {counted(left, 'more file')}; `onceload plan` lists all"
+    if plan.to_read:
+        yield f"engine {engine_now}"
 
 
 def _nothing_while_paused(pipeline: str, pause: Pause) -> Found:
@@ -98,6 +115,7 @@ def _nothing_while_paused(pipeline: str, pause: Pause) -> Found:
         open=0,
         is_held=False,
         is_busy=False,
+        held="",
         needs_a_person="",
         is_paused=True,
     )

@@ -259,6 +259,14 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A batch that is staged and not published: it holds its records until its lease ends, whatever processes live."""
+
+    batch: Batch
+    until: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outlook:
     """What a plan depends on besides its own producers: the position of the ledger, and what others load."""
 
@@ -267,6 +275,8 @@ class Outlook:
     claimed: frozenset[str]
     #: The producers that have a dead letter, and its delivery.
     dead_letters: Mapping[str, DeliveryId] = field(default_factory=dict)
+    #: The producers that a kept batch holds.
+    kept: Mapping[str, Kept] = field(default_factory=dict)
 
 
 class Ledger(Protocol[Transaction]):

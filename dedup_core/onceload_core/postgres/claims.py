@@ -10,19 +10,28 @@ from sqlalchemy import Connection
 from onceload_core.errors import SessionFenced
 from onceload_core.guards import refuse_change, refuse_taken
 from onceload_core.names import Batch, DeliveryId, Position, ProducerId, SessionName
-from onceload_core.ports import Claim, Outlook, Session
+from onceload_core.ports import Claim, Kept, Outlook, Session
 from onceload_core.postgres.commit import SQL, lock_pipeline_of
 from onceload_core.postgres.connection import Record, array
 from onceload_core.postgres.producers import know
+from onceload_core.postgres.stages import with_lost
 from onceload_core.spans import SpanSet
+
+_CLAIMED_NAMES = with_lost(SQL["claimed_names"])
+_DROP_ENDED_CLAIMS = with_lost(SQL["drop_ended_claims"])
 
 
 def outlook(connection: Connection, pipeline: Record, *, asking: SessionName) -> Outlook:
     """The position of the ledger, and the producers that other sessions are loading."""
     binds = {"pipeline_id": pipeline.pipeline_id, "session": asking}
-    claimed = frozenset(connection.execute(SQL["claimed_names"], binds).scalars())
+    claimed = connection.execute(_CLAIMED_NAMES, binds).all()
     dead_letters = {row.name: DeliveryId(row.delivery_id) for row in connection.execute(SQL["dead_letters"], binds)}
-    return Outlook(position=Position(pipeline.position), claimed=claimed, dead_letters=dead_letters)
+    return Outlook(
+        position=Position(pipeline.position),
+        claimed=frozenset(row.name for row in claimed),
+        dead_letters=dead_letters,
+        kept={row.name: Kept(batch=Batch(row.kept_by), until=row.kept_until) for row in claimed if row.kept_by},
+    )
 
 
 def claim(
@@ -71,5 +80,5 @@ def renew(connection: Connection, session: Session, *, lease_s: float) -> None:
 
 
 def drop_ended(connection: Connection, pipeline_id: int) -> None:
-    """Drop the expired claims of planners."""
-    connection.execute(SQL["drop_ended_claims"], {"pipeline_id": pipeline_id})
+    """Drop the claims of planners that have expired or lost their stage."""
+    connection.execute(_DROP_ENDED_CLAIMS, {"pipeline_id": pipeline_id})

@@ -35,6 +35,9 @@ from onceload_core.postgres.handing import (
 from onceload_core.postgres.offers import Offer, adopt_strays, offer, offer_batch
 from onceload_core.postgres.rows import version_in
 from onceload_core.postgres.sessions import end_sessions_of, lock_if_latest, log_opened, open_session
+from onceload_core.postgres.stages import with_lost
+
+_IS_BEING_PLANNED = with_lost(SQL["is_being_planned"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +135,7 @@ class PostgresDeliveries:
     def is_being_planned(self) -> bool:
         """Whether a planner holds a claim that is not offered yet."""
         with self._doing("looking for planners") as connection:
-            return bool(connection.execute(SQL["is_being_planned"], {"pipeline_id": self._pipeline_id}).scalar_one())
+            return bool(connection.execute(_IS_BEING_PLANNED, {"pipeline_id": self._pipeline_id}).scalar_one())
 
     def holders(self) -> Mapping[str, datetime]:
         """Some of the sessions that hold deliveries, and their deadlines."""

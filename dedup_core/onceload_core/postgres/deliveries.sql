@@ -311,12 +311,15 @@ SELECT count(*) AS all, count(*) FILTER (WHERE state = 'waiting') AS waiting,
    AND is_staged = :is_staged;
 
 -- name: is_being_planned
-SELECT EXISTS (SELECT FROM onceload.claim WHERE pipeline_id = :pipeline_id AND is_held);
+SELECT EXISTS (
+       SELECT FROM onceload.claim
+        WHERE pipeline_id = :pipeline_id AND is_held AND delivery_id NOT IN ({lost}));
 
 -- name: holders
--- Claims that have ended may still have a row.
+-- Claims that have ended may still have a row. Kept batches are reported with their files.
 SELECT DISTINCT session.name, deadline_at
   FROM onceload.delivery JOIN onceload.session USING (session_id)
  WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
    AND (work IS NOT NULL OR (deadline_at > clock_timestamp() AND delivery.epoch = session.epoch))
+   AND delivery.stage IS NULL
  ORDER BY 1 LIMIT 5;

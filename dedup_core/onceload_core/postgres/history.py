@@ -9,10 +9,12 @@ from onceload_core.names import Position, ProducerId
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
+from onceload_core.postgres.stages import with_lost
 from onceload_core.replay import Condition, EntryKind
 from onceload_core.spans import SpanSet
 
 SQL = statements("history.sql")
+_LIVE_CLAIMS_OF = with_lost(SQL["live_claims_of"])
 _NAMES_MAX = 50_000
 
 
@@ -119,7 +121,7 @@ def _claims(connection: Connection, binds: dict[str, object]) -> tuple[ClaimedSp
             session=row.session,
             until=row.deadline_at,
         )
-        for row in connection.execute(SQL["live_claims_of"], binds)
+        for row in connection.execute(_LIVE_CLAIMS_OF, binds)
     )
 
 

@@ -33,7 +33,7 @@ SELECT session.name AS session, CAST(delivery_span.spans AS text) AS spans, deli
   LEFT JOIN onceload.session ON session.session_id = delivery.session_id AND delivery.state = 'held'
   JOIN onceload.delivery_span USING (delivery_id)
   JOIN onceload.producer USING (producer_id)
- WHERE producer.pipeline_id = :pipeline_id AND producer.name = :name
+ WHERE producer.pipeline_id = :pipeline_id AND producer.name = :name AND delivery.delivery_id NOT IN ({lost})
  ORDER BY delivery.delivery_id LIMIT 20;
 
 -- name: names

@@ -181,7 +181,7 @@ class PostgresLedger:
             claims.renew(connection, session, lease_s=lease_s)
 
     def drop_ended_claims(self, pipeline: str) -> None:
-        """Drop the expired claims of planners."""
+        """Drop the claims of planners that have expired or lost their stage."""
         with transaction(self._engine, pipeline, doing="dropping claims") as connection:
             claims.drop_ended(connection, lock_pipeline(connection, pipeline).pipeline_id)
 

@@ -152,16 +152,21 @@ SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans
   LEFT JOIN onceload.session USING (session_id)
   JOIN onceload.delivery_span USING (delivery_id)
  WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session)
+   AND claim.delivery_id NOT IN ({lost})
    AND delivery_span.producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
 -- name: claimed_names
--- The same for all producers, by name.
-SELECT DISTINCT producer.name
+-- The same for all producers, by name. Of those of kept batches, the batch and the end of its lease.
+SELECT producer.name, max(delivery.batch) FILTER (WHERE delivery.stage IS NOT NULL) AS kept_by,
+       max(delivery.deadline_at) FILTER (WHERE delivery.stage IS NOT NULL) AS kept_until
   FROM onceload.claim
   LEFT JOIN onceload.session USING (session_id)
+  JOIN onceload.delivery USING (delivery_id)
   JOIN onceload.delivery_span USING (delivery_id)
   JOIN onceload.producer USING (producer_id)
- WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session);
+ WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session)
+   AND claim.delivery_id NOT IN ({lost})
+ GROUP BY producer.name;
 
 -- name: committed_names
 -- The producers of all entries after a position.
@@ -175,12 +180,13 @@ SELECT producer.name, min(delivery.delivery_id) AS delivery_id
  GROUP BY producer.name;
 
 -- name: drop_ended_claims
--- Expired claims of planners, with the deliveries of their batches. Their commits find no claim to ack, and are
--- refused. Deliveries that commit themselves expire instead.
+-- Claims of planners that have expired or lost their stage, with the deliveries of their batches. Their commits find
+-- no claim to ack, and are refused. Deliveries that commit themselves expire instead.
 DELETE FROM onceload.delivery USING onceload.session
  WHERE delivery.session_id = session.session_id AND delivery.work IS NULL
    AND delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
-   AND (delivery.deadline_at <= clock_timestamp() OR delivery.epoch <> session.epoch);
+   AND (delivery.deadline_at <= clock_timestamp() OR delivery.epoch <> session.epoch
+        OR delivery.delivery_id IN ({lost}));
 
 -- name: claim_delivery
 -- Returns no row if a later epoch of the session took over.

@@ -16,9 +16,11 @@ from onceload_core.ports import Knowledge, KnownProducer
 from onceload_core.postgres.commit import NO_ORIGIN, SQL, get_pipeline, lock_pipeline, take_position, write_entry
 from onceload_core.postgres.connection import Record, array, in_batches, on_table
 from onceload_core.postgres.rows import state_in
+from onceload_core.postgres.stages import with_lost
 from onceload_core.replay import EntryKind
 from onceload_core.spans import SpanSet
 
+_CLAIMS_OF_OTHERS = with_lost(SQL["claims_of_others"])
 #: No session has this name, so the claims of all sessions are returned.
 NO_SESSION = SessionName("")
 
@@ -81,7 +83,7 @@ def know(
     """The input for `judge`, as one session sees it."""
     binds = {"pipeline_id": pipeline_id, "session": asking, "producer_ids": array(producer_ids)}
     claimed: dict[ProducerId, SpanSet] = {}
-    for row in connection.execute(SQL["claims_of_others"], binds):
+    for row in connection.execute(_CLAIMS_OF_OTHERS, binds):
         claimed[row.producer_id] = claimed.get(row.producer_id, SpanSet()) | SpanSet.parse(row.spans)
     rows = connection.execute(SQL["producer_states"], binds).all()
     known = {

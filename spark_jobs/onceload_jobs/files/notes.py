@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onceload_core.errors import ExitCode, OnceloadError
@@ -43,6 +43,8 @@ class Note:
     is_unreadable: bool = False
     #: Another run is loading it, or loads something that decides what is new in it.
     is_busy: bool = False
+    #: That run has staged it and waits to be published, maybe by a person.
+    is_kept: bool = False
     #: It contains more than the other run loads: plan it again when that run is done.
     has_more: bool = False
     #: About fields of records, and not about a file.
@@ -72,3 +74,21 @@ class Note:
 def problems_of(notes: Iterable[Note]) -> str:
     """The files that need a person, each with its reason; empty if there are none."""
     return "; ".join(f"{note.name}: {note.reason}" for note in notes if note.needs_a_person)
+
+
+def held_in_words(notes: Iterable[Note]) -> str:
+    """The files that other runs hold, by the reason; empty if there are none."""
+    names: dict[str, list[str]] = {}
+    for note in notes:
+        if note.is_busy:
+            names.setdefault(note.reason, []).append(note.name)
+    return "; ".join(f"{_listed(some)}: {reason}" for reason, some in names.items())
+
+
+#: A batch may hold any number of files.
+_NAMES_MAX = 5
+
+
+def _listed(names: Sequence[str]) -> str:
+    left = len(names) - _NAMES_MAX
+    return ", ".join([*names[:_NAMES_MAX], *([f"{left:,} more files"] if left > 0 else [])])

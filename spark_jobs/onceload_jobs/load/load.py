@@ -26,6 +26,7 @@ from onceload_core.errors import (
 )
 from onceload_core.events import event
 from onceload_core.names import Batch, Version
+from onceload_core.ports import Outlook
 from onceload_core.postgres import PostgresLedger, PostgresSnapshots, connect
 from onceload_core.postgres.connection import translated
 from onceload_core.postgres.pausing import refuse_paused
@@ -43,7 +44,7 @@ from onceload_jobs.load.staged.staged_batch import StagedBatch
 from onceload_jobs.load.waiting import OtherLoads
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from onceload_jobs.plan.ledger_lookup import dead_letter_notes
+from onceload_jobs.plan.ledger_lookup import dead_letter_notes, held_note
 from onceload_jobs.plan.plan import Plan
 from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.work.session import Tasks
@@ -258,17 +259,19 @@ class _Load:
         """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
         outlook = self._context.outlook()
         notes = [note for note in plan.notes if not note.is_busy]
-        notes += self._busy_notes(plan, busy)
+        notes += self._busy_notes(plan, busy, outlook)
         notes += [*reported, *dead_letter_notes(outlook)]
         notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | busy)
         return tuple(dict.fromkeys(notes))
 
-    def _busy_notes(self, plan: Plan, busy: Set[str]) -> Iterator[Note]:
-        reasons = {note.name: note.reason for note in plan.notes if note.is_busy}
+    def _busy_notes(self, plan: Plan, busy: Set[str], outlook: Outlook) -> Iterator[Note]:
+        # Files that depend on what other runs load are claimed by no run.
+        waiting = {note.name: note for note in plan.notes if note.is_busy and note.name not in outlook.claimed}
         holders = self._context.holders() if busy else ""
         for name in sorted(busy):
-            reason = reasons.get(name, "another run is loading it")
-            yield Note(name=name, reason=f"{reason}{holders}", is_busy=True)
+            note = waiting.get(name) or held_note(name, outlook)
+            reason = note.reason if note.is_kept else f"{note.reason}{holders}"
+            yield replace(note, reason=reason, has_more=False)
 
     def _no_room(self) -> Note:
         declared = self._context.declared

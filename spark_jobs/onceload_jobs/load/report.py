@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger
-from onceload_jobs.files.notes import Ignored, Note, problems_of
+from onceload_jobs.files.notes import Ignored, Note, held_in_words, problems_of
 from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.phases import Phase, Stopwatch
 
@@ -46,6 +46,11 @@ class Report:
     def problems(self) -> str:
         """The files that need a person, each with its reason; empty if there are none."""
         return problems_of(self.notes)
+
+    @property
+    def held(self) -> str:
+        """The files that other runs hold, each with its reason; empty if there are none."""
+        return held_in_words(self.notes)
 
     @property
     def rows_per_s(self) -> int:

@@ -1,12 +1,14 @@
 """What the ledger and the board know about files."""
 
+import shlex
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any, TypeAlias
 
 from onceload_core.errors import NotFound
 from onceload_core.names import DeliveryId, Position
 from onceload_core.pipeline import Pipeline
-from onceload_core.ports import KnownProducer, Ledger, Outlook
+from onceload_core.ports import Kept, KnownProducer, Ledger, Outlook
 from onceload_jobs.files.notes import Note
 
 #: The producers of the registered names.
@@ -26,6 +28,24 @@ def dead_letter_reason(dead: DeliveryId) -> str:
         f"a part of it became dead letter {dead}, because it failed as often as deliveries_max allows. That part"
         f" is not loaded. See `onceload deliveries show {dead}`, fix the cause, then"
         f" `onceload deliveries redeliver {dead}`"
+    )
+
+
+def held_note(name: str, outlook: Outlook) -> Note:
+    """About a file that another run claims."""
+    if (kept := outlook.kept.get(name)) is None:
+        return Note(name=name, reason="another run is loading it", is_busy=True)
+    reason = f"{kept_reason(kept)}. Nothing new of this file is loaded until then"
+    return Note(name=name, reason=reason, is_busy=True, is_kept=True)
+
+
+def kept_reason(kept: Kept) -> str:
+    """Which batch holds records that it has staged, until when, and how to end that."""
+    until = f"{kept.until.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    publish = f"`onceload publish` with --batch={shlex.quote(kept.batch)}"
+    return (
+        f"batch {kept.batch} is staged but not published, and holds it until {until}. To load it now, publish the batch"
+        f" ({publish}), or give it up (the same with --give-up) and load again"
     )
 
 

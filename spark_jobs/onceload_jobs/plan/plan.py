@@ -20,7 +20,7 @@ from onceload_jobs.pipeline.declared import Declared, Identity, NewerFile, Sourc
 from onceload_jobs.plan.choice import EVERYTHING, Choice, chosen_of
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.file_state import FileState, current_state
-from onceload_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, outlook_of
+from onceload_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, held_note, outlook_of
 from onceload_jobs.plan.links import one_name_each
 from onceload_jobs.plan.moved_content import refuse_moved_content
 from onceload_jobs.plan.other_names import ContentUnderOtherNames
@@ -262,7 +262,7 @@ class _FileChecker:
         # what comes after it must not take effect first if it deletes what comes before.
         claimed = known.knowledge.claimed if known else SpanSet()
         has_more = _has_more(self.declared, listed, file_state, claimed, sealed=sealed)
-        return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
+        return replace(held_note(listed.name, self.outlook), has_more=has_more)
 
 
 def _unusable(declared: Declared, listed: Listed) -> str | None:

@@ -1,6 +1,7 @@
 """Files that wait because they must not overtake a file that cannot be read."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from onceload_core.ports import Outlook
 from onceload_core.verdicts import Order
@@ -8,7 +9,7 @@ from onceload_jobs.files.listing import Listed, Listing
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import LastLineOpen
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.plan.ledger_lookup import dead_letter_reason
+from onceload_jobs.plan.ledger_lookup import dead_letter_reason, kept_reason
 from onceload_jobs.plan.to_read import FileToRead, Finding
 
 
@@ -20,11 +21,16 @@ def waiting_for_runs(found: Mapping[Listed, Finding], outlook: Outlook) -> dict[
         why = f"which of its records are new depends on {name}: {dead_letter_reason(dead)}"
         reason = f"nothing new of this file is loaded, because {why}"
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
-    reason = (
-        "which records of this file are new depends on the records that another run is loading. Nothing of this file "
-        "is planned until that run ends"
-    )
-    return {listed: Note(name=listed.name, reason=reason, is_busy=True, has_more=True) for listed in to_read}
+    if outlook.kept:
+        name, kept = next(iter(outlook.kept.items()))
+        reason = f"which records of this file are new depends on {name}: {kept_reason(kept)}"
+    else:
+        reason = (
+            "which records of this file are new depends on the records that another run is loading. Nothing of this "
+            "file is planned until that run ends"
+        )
+    held = Note(name="", reason=reason, is_busy=True, is_kept=bool(outlook.kept), has_more=True)
+    return {listed: replace(held, name=listed.name) for listed in to_read}
 
 
 def waiting_behind(
