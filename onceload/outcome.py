@@ -22,6 +22,8 @@ class Outcome:
     error: str = ""
     #: The error message, or the files that need a person, each with its reason.
     message: str = ""
+    #: The files that other runs hold, each with its reason.
+    held: str = ""
     #: The fields without a column, and the number of records that have each.
     ignored_fields: Mapping[str, int] = field(default_factory=dict)
 

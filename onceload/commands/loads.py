@@ -132,25 +132,29 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
             wait_s=seconds("--wait", arguments.wait),
             on_progress=on_progress,
         )
+    values = [part for each in arguments.set for part in ("--set", each)]
     if report.staged is not None:
+        publish_it = shlex.join(["onceload", "publish", str(arguments.file), *values, f"--batch={report.batch}"])
+        # Under Airflow, the next tasks do it.
+        then = f"; to write them to the target, run `{publish_it}`" if settings.run is None else ""
         words(
             f"pipeline {report.pipeline}: {report.staged:,} rows are staged as batch {report.batch}, in"
-            f" {report.seconds:.1f} s; run `onceload publish` for this batch to write them to the target"
+            f" {report.seconds:.1f} s{then}"
         )
         print_ignored(report)
     else:
         print_report(report)
         if settings.dsn is None and report.loaded and not arguments.json:
-            values = [part for each in arguments.set for part in ("--set", each)]
             words(f"Look at the rows: {shlex.join(['onceload', 'show', str(arguments.file), *values])}")
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
     if report.staged is not None:
-        return Outcome(exit_code=ExitCode.DONE, ignored_fields=report.ignored_fields)
+        return Outcome(exit_code=ExitCode.DONE, held=report.held, ignored_fields=report.ignored_fields)
     return Outcome(
         exit_code=code_of(report.notes, is_idle=not report.records),
         message=report.problems,
+        held=report.held,
         ignored_fields=report.ignored_fields,
     )
 

@@ -1,8 +1,11 @@
 """What a run was asked for: its day and data interval, its files, and the choices of its form."""
 
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceload.pipeline_file import placeholders
+from onceload.placeholders import GIVEN
 from onceload_core.names import Batch
 
 if TYPE_CHECKING:
@@ -10,6 +13,8 @@ if TYPE_CHECKING:
 
 #: What to do with loaded files: keep their rows, or reload them.
 MISSING, REPLACE = MODES = ("missing", "replace")
+#: Types of runs that another run follows, by Airflow's own names.
+_REPEATED = ("scheduled", "asset_triggered")
 
 
 def given_values(context: "Context") -> dict[str, str]:
@@ -46,6 +51,16 @@ def is_replacing(context: "Context") -> bool:
 
 def accepts_differences(context: "Context") -> bool:
     return bool((context.get("params") or {}).get("accept_differences"))
+
+
+def is_by_day(pipeline_file: Path) -> bool:
+    return bool(set(placeholders(pipeline_file)) & set(GIVEN))
+
+
+def is_followed(context: "Context", pipeline_file: Path) -> bool:
+    """Whether a later run loads by itself what this one leaves: no other run loads the day of a run, or is asked to."""
+    run: Any = context["dag_run"]
+    return run.run_type in _REPEATED and not is_by_day(pipeline_file)
 
 
 def batch_of(context: "Context") -> Batch:

@@ -34,15 +34,17 @@ def in_airflows_words() -> Iterator[None]:
         raise AirflowException(str(error)) from error
 
 
-def failure_of(outcome: Outcome | None, *, last_line: str) -> AirflowException:
+def failure_of(outcome: Outcome | None, *, exit_code: int, last_line: str) -> AirflowException:
     """The load's own result decides whether it is retried; a killed load wrote none, and is retried."""
+    end = last_line.strip() or "(empty)"
+    if outcome is None and exit_code == ExitCode.WRONG_USE:
+        return AirflowFailException(f"The load was refused before it began, and nothing was loaded: {end}")
     if outcome is None or outcome.exit_code is ExitCode.DONE:
-        end = last_line.strip() or "(empty)"
         what_now = f"Committed rows stay loaded. Retry. The last line of its log: {end}"
         return AirflowException(f"The load ended before it reported a result. {what_now}")
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)
-    why = outcome.message or f"the load ended with exit code {outcome.exit_code}; see its log"
+    why = outcome.message or outcome.held or f"the load ended with exit code {outcome.exit_code}; see its log"
     is_final = outcome.exit_code in _FINAL or outcome.error == PipelinePaused.__name__
     return AirflowFailException(why) if is_final else AirflowException(why)
 

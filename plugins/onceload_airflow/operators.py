@@ -22,7 +22,14 @@ from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
 from onceload.pipeline import Pipeline
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
-from onceload_airflow.asked import accepts_differences, batch_of, chosen_files, given_values, is_replacing
+from onceload_airflow.asked import (
+    accepts_differences,
+    batch_of,
+    chosen_files,
+    given_values,
+    is_followed,
+    is_replacing,
+)
 from onceload_airflow.connections import CONNECTION
 from onceload_airflow.failures import failure_of, in_airflows_words
 from onceload_airflow.hook import OnceloadHook, access_of
@@ -50,6 +57,9 @@ SPARK_CONNECTION = "onceload_spark"
 _PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
 #: The XCom key of problems for which the report fails.
 _NEEDS_A_PERSON = "needs_a_person"
+#: The XCom key of files that other runs held when the batch was planned.
+_HELD = "held"
+_CLEAR = "If that batch is a run of a DAG, clear its failed task to publish it"
 _IGNORED_FIELDS = "ignored_fields"
 
 
@@ -126,7 +136,12 @@ class Plan(ShortCircuitOperator, _OfPipeline):
             self.log.info(line)
         if not found.is_anything_new and found.needs_a_person:
             raise AirflowFailException("nothing can be loaded, and these files need a person: " + found.needs_a_person)
-        return found.is_anything_new
+        if not found.is_anything_new and found.held:
+            # Its run may be about to publish it.
+            raise AirflowException(f"nothing can be loaded, because all new files are held: {found.held}. {_CLEAR}")
+        # The task load waits for other loads, and then loads what they leave.
+        is_awaited = found.is_busy and not is_followed(context, Path(self.pipeline_file))
+        return found.is_anything_new or is_awaited
 
 
 class WaitForFiles(_OfPipeline, BaseSensorOperator):
@@ -176,6 +191,8 @@ class Load(_OfPipeline):
 
     def execute(self, context: "Context") -> None:
         is_here = self._engine(context) == "local"
+        where = "in processes of this worker" if is_here else f"by spark-submit to connection {self.conn_id}"
+        self.log.info("the load runs %s", where)
         # Only `publish` accepts differences, because it never replaces loaded rows with those of an empty file.
         publishes = self.publishes and not accepts_differences(context)
         with in_airflows_words():
@@ -190,6 +207,8 @@ class Load(_OfPipeline):
             outcome = self._launch(command, environment)
             if outcome.message:
                 context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=outcome.message)
+            if outcome.held:
+                context["ti"].xcom_push(key=_HELD, value=outcome.held)
             if outcome.ignored_fields:
                 context["ti"].xcom_push(key=_IGNORED_FIELDS, value=dict(outcome.ignored_fields))
         if self.publishes and not publishes:
@@ -204,8 +223,9 @@ class Load(_OfPipeline):
         return [
             *self.command(context, publishes=publishes),
             *(f"--set={name}={values[name]}" for name in asked),
-            *("--batch", str(batch_of(context))),
-            *("--engine", "local" if is_here else self._engine_of_driver()),
+            # A value may begin with a hyphen.
+            f"--batch={batch_of(context)}",
+            f"--engine={'local' if is_here else self._engine_of_driver()}",
         ]
 
     def _engine_of_driver(self) -> str:
@@ -256,7 +276,7 @@ class Load(_OfPipeline):
             is_of_files = outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and not outcome.error
             if outcome and is_of_files and self.publishes:
                 return outcome
-            raise failure_of(outcome, last_line=ended.output)
+            raise failure_of(outcome, exit_code=ended.exit_code, last_line=ended.output)
 
     def on_kill(self) -> None:
         """End the load. It releases what it holds by itself; a later try may already use the same name."""
@@ -313,7 +333,8 @@ class Report(_OfPipeline):
                 "Clear the task load to publish it"
             )
         reported = self._of_tasks(context, _NEEDS_A_PERSON)
-        problems = "; ".join(dict.fromkeys(filter(None, [*reported, report.problems, found.needs_a_person])))
+        held = self._held(context, found)
+        problems = "; ".join(dict.fromkeys(filter(None, [*reported, report.problems, found.needs_a_person, held])))
         if not (problems or report.records):
             raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)
@@ -326,9 +347,18 @@ class Report(_OfPipeline):
         if problems:
             others = "Other files are left for the next run" if found.is_anything_new else "All other files are loaded"
             now = "After you have fixed them, clear the task load, or wait for the next run"
+            if held:
+                now = f"{_CLEAR}. Then clear the task load of this run"
             page = console_page("attention", pipeline=report.pipeline)
             raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}. Console: {page}")
         return counts
+
+    def _held(self, context: "Context", found: "Found") -> str:
+        """The files that are not loaded because a batch holds them, or held them and no later run loads them."""
+        if found.held or is_followed(context, Path(self.pipeline_file)):
+            return found.held
+        is_left = found.is_busy or found.is_anything_new
+        return "; ".join(self._of_tasks(context, _HELD)) if is_left else ""
 
     def _of_tasks(self, context: "Context", key: str) -> list[Any]:
         """What the tasks of this file before it reported. A DAG may load other files before it."""

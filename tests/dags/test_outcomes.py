@@ -1,5 +1,6 @@
 """What becomes of a load task is decided by what the load itself wrote, whatever Spark says."""
 
+import json
 import os
 import sys
 
@@ -9,9 +10,12 @@ from onceload.pipeline_file import read_pipeline
 from onceload_core.names import Batch
 from onceload_core.pipeline import Pipeline
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.batches import planner_of
 from onceload_core.postgres.pausing import pause, resume
+from onceload_core.spans import SpanSet
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from tests.dags.stand import Airflow
 from tests.loads.conftest import InThisProcess
 from tests.servers import execute
@@ -28,7 +32,11 @@ _SPARK_SUBMIT = """#!{python}
 import os, subprocess, sys
 program = next(at for at, each in enumerate(sys.argv) if each.endswith("__main__.py"))
 killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-ended = subprocess.run(killed if os.environ.get("KILLED") else [sys.executable, *sys.argv[program:]])
+refused = [sys.executable, sys.argv[program], "load", "--no-such-option"]
+command = killed if os.environ.get("KILLED") else refused if os.environ.get("REFUSED") else None
+ended = subprocess.run(command or [sys.executable, *sys.argv[program:]])
+if command == refused:
+    sys.exit(ended.returncode)
 if ended.returncode:
     print("The driver is unwell.", "no more memory", sep="\\n")
     sys.exit(1)
@@ -37,21 +45,37 @@ _TASK = """
 import json, os
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from airflow.sdk import DAG
 from onceload_airflow import failures
-from onceload_airflow.operators import Audit, Load, Publish, Report
+from onceload_airflow.operators import Audit, Load, Plan, Publish, Report
 
 failures.get_current_context = lambda: {"task_reschedule_count": int(os.environ.get("LOOKS", 0))}
 at = datetime(2026, 3, 1, tzinfo=UTC)
-run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
-ti = SimpleNamespace(xcom_push=lambda **pushed: print("pushed", pushed), xcom_pull=lambda **asked: [])
+run = SimpleNamespace(
+    logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at,
+    run_type=os.environ.get("RUN_TYPE", "manual"),
+)
+pushed = json.loads(os.environ.get("PUSHED", "{}"))
+ti = SimpleNamespace(
+    xcom_push=lambda **pushed: print("pushed", pushed), xcom_pull=lambda *, key, **asked: pushed.get(key, [])
+)
 made = {"load": {"publishes": True, "engine": os.environ.get("ENGINE", "spark")}, "stage": {"publishes": False}}
 task = os.environ.get("TASK", "load")
-context = {"dag_run": run, "params": json.loads(os.environ.get("PARAMS", "{}")), "run_id": "r", "ti": ti}
+run_id = os.environ.get("RUN_ID", "r")
+context = {"dag_run": run, "params": json.loads(os.environ.get("PARAMS", "{}")), "run_id": run_id, "ti": ti}
+others = {"plan": Plan, "audit": Audit, "publish": Publish, "report": Report}
 try:
-    (Load if task in made else {"audit": Audit, "publish": Publish, "report": Report}[task])(
-        task_id="l", pipeline_file=os.environ["FILE"], **made.get(task, {})
-    ).execute(context)
-    print("went on")
+    with DAG("d"):
+        its = (Load if task in made else others[task])(
+            task_id="l", pipeline_file=os.environ["FILE"], **made.get(task, {})
+        )
+        Publish(task_id="before", pipeline_file=os.environ["FILE"]) >> its
+    if task == "plan":
+        # What it returns decides whether Airflow skips the rest.
+        print("went on" if its._is_anything_new(context) else "skipped")
+    else:
+        its.execute(context)
+        print("went on")
 except Exception as error:
     print(type(error).__name__, getattr(error, "reschedule_date", at) > datetime.now(UTC), error)
 """
@@ -193,3 +217,110 @@ def test_a_report_of_a_run_that_loaded_no_record_is_skipped(task, dsn, tmp_path)
     load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())
 
     assert task(TASK="report")[-1].startswith("AirflowSkipException False this run loaded no record")
+
+
+def keep(dsn, tmp_path, batch, *, publishes=False):
+    """Stage what is new, and publish it or keep it."""
+    file = tmp_path / "readings.yaml"
+    file.write_text(file.read_text().replace("publish: direct", "publish: staged"))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=dsn), publishes=publishes, wait_s=0)
+    return load(read_pipeline(file, offered={}), settings, batch=Batch(batch), tasks=InThisProcess())
+
+
+def test_a_run_that_could_only_load_what_a_kept_batch_holds_is_tried_again_and_names_the_batch(task, dsn, tmp_path):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    keep(dsn, tmp_path, "other")
+
+    (said,) = task(TASK="plan", RUN_TYPE="scheduled")[-1:]
+
+    assert said.startswith("AirflowException False nothing can be loaded, because all new files are held: a.jsonl: ")
+    assert "batch other is staged but not published, and holds it until " in said
+    assert "(`onceload publish` with --batch=other)" in said
+    assert "If that batch is a run of a DAG, clear its failed task to publish it" in said
+
+
+@pytest.mark.parametrize(
+    ("path", "by", "comes_to"),
+    [
+        ("*.jsonl", {"RUN_TYPE": "scheduled"}, "skipped"),
+        pytest.param("*.jsonl", {"RUN_TYPE": "asset_triggered"}, "skipped", marks=pytest.mark.long),
+        pytest.param("*.jsonl", {"RUN_TYPE": "manual"}, "went on", marks=pytest.mark.long),
+        ("{{ ds }}.jsonl", {"RUN_TYPE": "scheduled"}, "went on"),
+        pytest.param("{{ ds }}.jsonl", {"RUN_TYPE": "backfill"}, "went on", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_beside_a_live_load_of_its_file_is_skipped_only_if_a_later_run_loads_what_is_left(
+    task, live, path, by, comes_to
+):
+    live(path)
+
+    assert task(TASK="plan", **by)[-1] == comes_to
+
+
+@pytest.fixture
+def live(engine, tmp_path):
+    """Another load that has claimed the only file."""
+
+    def claim(path):
+        file = tmp_path / "readings.yaml"
+        file.write_text(file.read_text().replace("*.jsonl", path))
+        (tmp_path / "landing" / "2026-03-01.jsonl").write_text('{"n": 1}\n')
+        ledger = PostgresLedger(engine)
+        ledger.declare(pipeline_with_declaration(read_pipeline(file, offered={"ds": "2026-03-01"})))
+        producer_id = ledger.register("readings", [("2026-03-01.jsonl", 1)])["2026-03-01.jsonl", 1]
+        session = ledger.open_session("readings", planner_of(Batch("live")))
+        ledger.claim(session, {producer_id: SpanSet.of((0, 9))}, batch=Batch("live"), lease_s=600)
+
+    return claim
+
+
+def test_a_run_that_loaded_all_but_what_a_kept_batch_holds_is_not_a_success(task, dsn, tmp_path):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    keep(dsn, tmp_path, "other")
+    (tmp_path / "landing" / "b.jsonl").write_text('{"n": 2}\n')
+    keep(dsn, tmp_path, "r", publishes=True)
+
+    (said,) = task(TASK="report", RUN_TYPE="scheduled")[-1:]
+
+    assert execute(dsn, "SELECT n FROM readings") == [(2,)]
+    assert said.startswith("AirflowFailException False these files need a person: a.jsonl: batch other is staged but ")
+
+
+@pytest.mark.parametrize("run_type", ["manual", pytest.param("scheduled", marks=pytest.mark.long)])
+def test_a_file_that_is_free_again_is_left_to_the_next_run_only_if_there_is_one(task, dsn, tmp_path, run_type):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    keep(dsn, tmp_path, "other")
+    (tmp_path / "landing" / "b.jsonl").write_text('{"n": 2}\n')
+    held = keep(dsn, tmp_path, "r", publishes=True).held
+    execute(dsn, "UPDATE onceload.delivery SET deadline_at = clock_timestamp() WHERE stage IS NOT NULL")
+
+    (said,) = task(TASK="report", RUN_TYPE=run_type, PUSHED=json.dumps({"held": [held]}))[-1:]
+
+    refused = "AirflowFailException False these files need a person: a.jsonl: batch other is staged but "
+    assert said.startswith(refused if run_type == "manual" else "went on")
+
+
+@pytest.mark.long
+def test_a_stage_names_what_holds_the_files_that_it_leaves_out(task, dsn, tmp_path):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    keep(dsn, tmp_path, "other")
+    (tmp_path / "landing" / "b.jsonl").write_text('{"n": 2}\n')
+
+    pushed, went_on = task(TASK="stage")[-2:]
+
+    assert pushed.startswith("pushed {'key': 'held', 'value': 'a.jsonl: batch other is staged but ")
+    assert went_on == "went on"
+
+
+@pytest.mark.parametrize("run_id", ["-x", pytest.param("--help", marks=pytest.mark.long)])
+def test_a_run_whose_id_begins_with_a_hyphen_loads(task, dsn, tmp_path, run_id):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+
+    assert task(ENGINE="local", RUN_ID=run_id)[-1] == "went on"
+    assert execute(dsn, "SELECT n FROM readings") == [(1,)]
+
+
+def test_a_load_whose_command_line_is_refused_is_not_tried_again(task):
+    (said,) = task(REFUSED="yes")[-1:]
+
+    assert said.startswith("AirflowFailException False The load was refused before it began, and nothing was loaded: ")

@@ -431,7 +431,8 @@ run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, dat
 
 def run_command(self, command, *, env, cwd):
     program = os.path.basename(command[0]).partition(".")[0].rstrip("0123456789")
-    print("by", program, command[command.index("--engine") + 1])
+    (engine,) = (each.removeprefix("--engine=") for each in command if each.startswith("--engine="))
+    print("by", program, engine)
     return SimpleNamespace(exit_code=0)
 
 SubprocessHook.run_command = run_command

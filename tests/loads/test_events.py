@@ -98,7 +98,7 @@ def test_a_load_that_fails_logs_the_kind_of_its_error(loads, logged):
 def test_a_kept_batch_is_staged_and_its_audit_is_logged_once(loads, logged):
     suite = Suite(name="events", path="quality/events.yaml", expectations=(POSITIVE, UNIQUE))
     loads.declared = replace(loads.declared, suite=suite)
-    loads.write("a.jsonl", line(1) + line(2, amount="-9317"))
+    loads.write("a.jsonl", line(1) + line(2, amount="-9317") + "not json\n")
 
     stage(loads)
     with pytest.raises(AuditFailed):
@@ -108,6 +108,9 @@ def test_a_kept_batch_is_staged_and_its_audit_is_logged_once(loads, logged):
         "load_started", "batch_staged", "load_ended", "batch_audited", "batch_given_up",
     ]  # fmt: skip
     assert (logged.one("load_ended")["outcome"], logged.one("load_ended")["rows"]) == ("staged", 2)
+    # They are counted where they were found, and not as none at the end.
+    assert logged.one("batch_staged")["quarantined"] == 1
+    assert "quarantined" not in logged.one("load_ended")
     assert logged.one("batch_audited") == {
         "pipeline": "events", "batch": "one", "suite": "events", "passed": False, "rows": 2, "expectations": 2,
         "unmet": 1,

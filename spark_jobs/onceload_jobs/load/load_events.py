@@ -37,8 +37,7 @@ class LoadEvents:
             level=logging.INFO if report.records else self._level,
             **self._of_load,
             outcome=self._outcome(report),
-            rows=report.loaded if report.staged is None else report.staged,
-            quarantined=report.quarantined,
+            **_counted(report),
             noted=len({note.name for note in report.notes}),
             seconds=round(report.seconds, 3),
             **{f"{phase}_s": round(seconds, 3) for phase, seconds in report.seconds_of.items()},
@@ -55,6 +54,13 @@ class LoadEvents:
     def failed(self, error: BaseException) -> None:
         # The message may repeat values, such as those of a failed audit.
         event("load_ended", **self._of_load, outcome="failed", reason=type(error).__name__)
+
+
+def _counted(report: Report) -> dict[str, int]:
+    """The rows; and the quarantined records, which `batch_staged` has counted for a batch that is only staged."""
+    if report.staged is not None:
+        return {"rows": report.staged}
+    return {"rows": report.loaded, "quarantined": report.quarantined}
 
 
 def log_ignored(ignored: Ignored, *, pipeline: str, batch: Batch) -> None:
