@@ -124,7 +124,8 @@ class AirflowApi:
         headers = {"Content-Type": "application/json", **headers}
         request = Request(self.address + path, data=body, headers=headers, method=method)  # noqa: S310 - our own address.
         with urlopen(request, timeout=30) as answer:  # noqa: S310
-            return json.load(answer)
+            # A deletion answers nothing.
+            return json.loads(answer.read() or "null")
 
 
 def _dag(dag_id: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from urllib.parse import quote
 from airflow.sdk import DAG, Asset, AssetWatcher, Param
 
 from onceload.contradictions import may_choose, may_replace
-from onceload.pipeline_file import placeholders, read_pipeline
+from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
 from onceload_airflow.alerts import deadline, notifiers, tell_failure
 from onceload_airflow.arrivals import Arrivals
-from onceload_airflow.asked import MISSING, MODES
+from onceload_airflow.asked import MISSING, MODES, is_by_day
 from onceload_airflow.operators import Audit, Load, Plan, Publish, Report
 from onceload_jobs.files.addresses import shown, split_address
 from onceload_jobs.pipeline.declared import ON_ARRIVAL, Declared
@@ -93,7 +94,7 @@ def _address_of(declared: Declared) -> str:
 def _params(declared: Declared, path: Path) -> dict[str, Param]:
     """The form of a run that people start; a scheduled run loads everything new."""
     params = {}
-    if set(placeholders(path)) & set(GIVEN):
+    if is_by_day(path):
         params["date"] = Param(
             None,
             type=["null", "string"],
@@ -117,13 +118,15 @@ def files_param() -> Param:
     )
 
 
-def mode_param() -> Param:
+def mode_param(*, refusing: Sequence[str] = ()) -> Param:
+    """The mode, with the pipelines of the form that cannot replace rows."""
+    but_not = f" Not for {', '.join(refusing)}: the settings of these pipelines do not allow it." if refusing else ""
     return Param(
         MISSING,
         type="string",
         enum=list(MODES),
         description="missing: load only records that are not loaded yet. replace: reload files; their old rows are "
-        "deleted in the same transaction. Rows of files that no longer exist stay.",
+        f"deleted in the same transaction. Rows of files that no longer exist stay.{but_not}",
     )
 
 

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
 from onceload.contradictions import refuse_choice
-from onceload.pipeline_file import placeholders, read_pipeline
-from onceload.placeholders import GIVEN
+from onceload.pipeline_file import read_pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
-from onceload_airflow.asked import REPLACE, accepts_differences, chosen_files, is_replacing, values_of_day
+from onceload_airflow.asked import REPLACE, accepts_differences, chosen_files, is_by_day, is_replacing, values_of_day
 from onceload_airflow.ingest import dag_id_of
 from onceload_airflow.operators import Load
+from onceload_airflow.started_runs import StartRun
 from onceload_airflow.upkeep import OfOnePipeline
 from onceload_airflow.versions import AirflowFailException, SkipMixin, conf, no_retry_after
 from onceload_core.errors import SettingRefused
@@ -45,7 +44,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 
 def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOperator":
     """Start the runs of the pipeline's own DAG that an earlier task has listed, and wait for each."""
-    return TriggerDagRunOperator.partial(
+    return StartRun.partial(
         task_id=task_id,
         trigger_dag_id=f"{{{{ ti.xcom_pull(task_ids='{chooser.task_id}', key='dag_id') }}}}",
         # Retry if Airflow cannot be reached for a moment, but not if the run itself failed.
@@ -54,8 +53,6 @@ def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOper
         reset_dag_run=True,
         # Otherwise the wait would never end.
         fail_when_dag_is_paused=True,
-        wait_for_completion=True,
-        deferrable=True,
         poke_interval=2,
         map_index_template="{{ task.conf.get('date', 'all') }}",
         doc_md=doc_md,
@@ -126,7 +123,7 @@ class Look(OfOnePipeline, SkipMixin):
             case _:
                 from onceload.runs import check_rebuild
 
-                if _is_by_day(path):
+                if is_by_day(path):
                     expected = "a source.path without a day (run the DAG backfill for all days in the new database)"
                     raise SettingRefused(f"rebuilding pipeline {pipeline.name}", "one with a day", expected)
                 check_rebuild(pipeline)
@@ -178,7 +175,7 @@ class Apply(OfOnePipeline):
                 self.log.info(rewind_in_words(found))
                 gone = _taken_back(ledger, declared, since=seen, to=to)
         context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
-        if not _is_by_day(path):
+        if not is_by_day(path):
             return [_as_run(context, None)]
         of_days = _days_of(path, declared, gone or ())
         context["ti"].xcom_push(key="of_no_day", value=sorted(name for name, days in of_days.items() if not days))
@@ -258,12 +255,8 @@ def position_of(context: "Context") -> Position | None:
     return None if position is None else Position(int(position))
 
 
-def _is_by_day(path: Path) -> bool:
-    return bool(set(placeholders(path)) & set(GIVEN))
-
-
 def _days_of_range(path: Path, first: str | None, last: str | None) -> Sequence[date | None]:
-    if not _is_by_day(path):
+    if not is_by_day(path):
         if first or last:
             expected = "no days, because its source.path contains no day (choose files instead)"
             raise SettingRefused(f"the days of {path.name}", f"{first} to {last}", expected)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         AirflowFailException,
         AirflowNotFoundException,
         AirflowSkipException,
+        DagRunTriggerException,
         SkipMixin,
         conf,
         mask_secret,
@@ -45,6 +46,7 @@ else:
     AirflowNotFoundException = _newest("AirflowNotFoundException", *_EXCEPTIONS)
     AirflowRescheduleException = _newest("AirflowRescheduleException", *_EXCEPTIONS)
     AirflowSkipException = _newest("AirflowSkipException", *_EXCEPTIONS)
+    DagRunTriggerException = _newest("DagRunTriggerException", *_EXCEPTIONS)
     AsyncCallback = _newest("AsyncCallback", "airflow.sdk.definitions.callback", "airflow.sdk.definitions.deadline")
     SkipMixin = _newest("SkipMixin", "airflow.sdk.bases.skipmixin", "airflow.models.skipmixin")
     conf = _newest("conf", "airflow.sdk.configuration", "airflow.configuration")
@@ -58,6 +60,7 @@ __all__ = [
     "AirflowRescheduleException",
     "AirflowSkipException",
     "AsyncCallback",
+    "DagRunTriggerException",
     "SkipMixin",
     "conf",
     "find_connection",
@@ -65,6 +68,7 @@ __all__ = [
     "no_retry_after",
     "plugin_errors",
     "redact",
+    "start_run",
     "stats",
 ]
 
@@ -81,6 +85,20 @@ def find_connection(conn_id: str) -> "Connection":
         from airflow.models.connection import Connection as OfServer
 
         return OfServer.get_connection_from_secrets(conn_id)
+
+
+def start_run(asked: "DagRunTriggerException") -> None:
+    """Start the run that Airflow's operator asks for, as the process around a task does; a run that exists is cleared.
+
+    Airflow itself would then wait with a trigger of its own.
+    """
+    from airflow.sdk.execution_time.comms import TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    # Some of them are newer than Airflow 3.1.
+    names = {"logical_date", "run_after", "conf", "reset_dag_run", "note"} & TriggerDagRun.model_fields.keys()
+    values: dict[str, Any] = {name: getattr(asked, name, None) for name in names}
+    SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=asked.trigger_dag_id, run_id=asked.dag_run_id, **values))
 
 
 def stats() -> Any:  # noqa: ANN401 - it has no common type.

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from contextlib import closing, contextmanager
 from urllib.parse import quote
 
+import psycopg2
 import pytest
 
 from onceload import stack
@@ -108,6 +110,33 @@ def test_a_range_of_days_is_loaded_once_however_often_it_is_asked_for_and_replac
 
     assert [n for n in rows(running, "days") if n < 100 or n >= 200] == [10, 11, 200, 201, 202]
     assert commits(running, "days") == before + 3
+
+
+def test_a_backfill_fails_if_the_run_that_it_started_is_deleted_and_loads_once_it_is_cleared(running, landing, api):
+    child = f"/api/v2/dags/ingest__tables/dagRuns/{quote('deleted__backfill')}"
+    write(landing, "tables/before.jsonl", 70)
+    api.run("ingest__tables", "before")
+    write(landing, "tables/deleted.jsonl", 71)
+    with at_work(running, api, "tables"):
+        api.start("backfill", "deleted", pipeline="tables")
+        api.until(child, lambda found: found["state"] == "queued")
+        api.ask(child, method="DELETE")
+        ended = api.ended("backfill", "deleted")
+
+    assert ended == {"choose": "success", "load": "failed"}
+    api.clear("backfill", "deleted", "load")
+    check_success(api, "backfill", "deleted")
+    assert rows(running, "tables").count(71) == 1
+
+
+@contextmanager
+def at_work(running, api, name):
+    """A run of the pipeline that cannot end, because its load waits for a lock: further runs are queued."""
+    with closing(psycopg2.connect(running.dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT FROM onceload.pipeline WHERE name = '{name}' FOR UPDATE")
+        api.start(f"ingest__{name}", "at-work")
+        api.until(f"/api/v2/dags/ingest__{name}/dagRuns/at-work", lambda found: found["state"] == "running")
+        yield
 
 
 def test_days_that_no_path_asks_for_and_days_that_are_missing_are_refused(running, api):
