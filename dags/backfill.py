@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Param
 
-from onceload_airflow.by_hand import DEFAULTS, PIPELINES, pipeline_param
-from onceload_airflow.ingest import differences_param, files_param, mode_param
+from onceload_airflow.by_hand import DEFAULTS, PIPELINES, mode_of_any_param, pipeline_param
+from onceload_airflow.ingest import differences_param, files_param
 from onceload_airflow.recovery import ChooseRuns, runs_of
 
 _ABOUT = """Starts a run of `ingest__<pipeline>` for each day of a range, or one run if the path contains no day.
@@ -25,7 +25,7 @@ with DAG(
     default_args=DEFAULTS,
     params={
         "pipeline": pipeline_param(),
-        "mode": mode_param(),
+        "mode": mode_of_any_param(),
         "accept_differences": differences_param(),
         "first_day": Param(None, **_DAY, description="The first day, if the pipeline's path contains one."),
         "last_day": Param(None, **_DAY, description="The last day (inclusive)."),

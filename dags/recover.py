@@ -43,8 +43,8 @@ with DAG(
             type=["null", "integer"],
             minimum=0,
             description="state: empty replays the whole ledger; the position of a snapshot starts from that snapshot, "
-            "which is faster but does not find older damage. rewind: the position to go back to; empty: that of the "
-            "latest snapshot; 0: before the first load.",
+            "which is faster but does not find older damage. rewind: the position to go back to; 0: before the first "
+            "load; empty: that of the latest snapshot. If the pipeline has no snapshot yet, give a position.",
         ),
         "expected_position": Param(
             None,

@@ -19,7 +19,7 @@ from onceload.commands.arguments import (
     read_declared,
     seconds,
 )
-from onceload.commands.reports import code_of, print_ignored, print_pause, print_report, watching
+from onceload.commands.reports import code_of, print_pause, print_report, print_staged, watching
 from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload.terminal import (
@@ -132,20 +132,14 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
             wait_s=seconds("--wait", arguments.wait),
             on_progress=on_progress,
         )
-    values = [part for each in arguments.set for part in ("--set", each)]
     if report.staged is not None:
-        publish_it = shlex.join(["onceload", "publish", str(arguments.file), *values, f"--batch={report.batch}"])
-        # Under Airflow, the next tasks do it.
-        then = f"; to write them to the target, run `{publish_it}`" if settings.run is None else ""
-        words(
-            f"pipeline {report.pipeline}: {report.staged:,} rows are staged as batch {report.batch}, in"
-            f" {report.seconds:.1f} s{then}"
-        )
-        print_ignored(report)
+        publish_it = _command("publish", arguments, f"--batch={report.batch}")
+        # Under Airflow, the next tasks publish it.
+        print_staged(report, then="" if settings.run else f"; to write them to the target, run `{publish_it}`")
     else:
         print_report(report)
         if settings.dsn is None and report.loaded and not arguments.json:
-            words(f"Look at the rows: {shlex.join(['onceload', 'show', str(arguments.file), *values])}")
+            words(f"Look at the rows: {_command('show', arguments)}")
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
@@ -157,6 +151,12 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
         held=report.held,
         ignored_fields=report.ignored_fields,
     )
+
+
+def _command(name: str, arguments: Arguments, *more: str) -> str:
+    """Another command for the same pipeline file and values, as in a shell."""
+    values = [part for each in arguments.set for part in ("--set", each)]
+    return shlex.join(["onceload", name, str(arguments.file), *values, *more])
 
 
 def publish(arguments: Arguments, settings: Settings) -> ExitCode:

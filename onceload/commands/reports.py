@@ -57,6 +57,14 @@ def print_report(report: "Report") -> None:
         words(f"{which} of this load went to quarantine. Run `{look}`")
 
 
+def print_staged(report: "Report", *, then: str) -> None:
+    words(
+        f"pipeline {report.pipeline}: {report.staged or 0:,} rows are staged as batch {report.batch}, in"
+        f" {report.seconds:.1f} s{then}"
+    )
+    print_ignored(report)
+
+
 def print_pause(pipeline: str, pause: Pause | None) -> None:
     if pause is not None:
         words(f"pipeline {pipeline} is {pause}; no load runs until `onceload resume {pipeline}`")

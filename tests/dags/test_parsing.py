@@ -88,6 +88,15 @@ def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_fix(ai
     )
 
 
+def test_the_form_of_backfill_names_the_pipelines_that_cannot_replace_rows(parsed):
+    _, about = parsed["dags"]["backfill"]["params"]["mode"]
+    _, refusing = about.split(" Not for ")
+
+    assert "chunks" in refusing
+    assert "dated" not in refusing
+    assert "Not for" not in parsed["dags"]["ingest__dated"]["params"]["mode"][1]
+
+
 def test_a_pipeline_that_runs_on_arrival_is_parsed_without_a_look(parsed):
     assert "news of arriving" in parsed["dags"]["ingest__arriving"]["schedule"]
 

@@ -125,3 +125,17 @@ def test_a_file_of_a_kept_batch_names_the_batch_the_end_of_its_lease_and_the_com
     assert re.match(said, note.reason), note
     assert re.search(said, planned), planned
     assert loads.rows_or_none() == ([] if identity is Identity.CONTENT else [2])
+
+
+def test_a_stage_prints_the_command_that_publishes_it_unless_a_task_of_airflow_does(dsn, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": 1}\n')
+    file = tmp_path / "orders.yaml"
+    file.write_text(PIPELINE.format(folder=tmp_path))
+    run = {"AIRFLOW_CTX_DAG_ID": "d", "AIRFLOW_CTX_DAG_RUN_ID": "r", "AIRFLOW_CTX_TRY_NUMBER": "1"}
+
+    by_hand = command("stage", str(file), "--batch=-one", ONCELOAD_DSN=dsn)
+    by_airflow = command("stage", str(file), "--batch=-one", ONCELOAD_DSN=dsn, **run)
+
+    advice = f"run `onceload publish {file} --batch=-one`"
+    assert [advice in each.stderr for each in (by_hand, by_airflow)] == [True, False]
+    assert "1 rows are staged" in by_airflow.stderr

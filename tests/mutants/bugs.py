@@ -1809,7 +1809,7 @@ AIRFLOW_BUGS = (
     Bug(
         name="a run with nothing new starts Spark",
         file="plugins/onceload_airflow/operators.py",
-        correct="        return found.is_anything_new\n",
+        correct="        return found.is_anything_new or is_awaited\n",
         wrong="        return found is not None\n",
         tests=(f"{OF_RUNS}::test_a_run_loads_what_is_new_once_and_the_next_skips",),
     ),
@@ -4307,5 +4307,78 @@ BUGS = (
         correct="        if of_file := sorted(",
         wrong="        if False and sorted(",
         tests=("tests/loads/test_verify_gaps.py::test_a_file_that_was_never_read_is_named_as_a_dead_letter",),
+    ),
+    Bug(
+        name="a stage that the server lost holds its files",
+        file="dedup_core/onceload_core/postgres/stages.sql",
+        correct="relname = CAST(kept.stage || ' pieces' AS name)), 0) = 0",
+        wrong="relname = CAST(kept.stage || ' pieces' AS name)), 0) < 0",
+        tests=("tests/loads/test_lost_stages.py::test_a_stage_that_is_lost_holds_nothing",),
+    ),
+    Bug(
+        name="the claim of a lost stage is seen as ended and never ends",
+        file=LEDGER_SQL,
+        correct="\n        OR delivery.delivery_id IN ({lost}));",
+        wrong=");",
+        tests=(
+            "tests/loads/test_lost_stages.py::test_upkeep_ends_the_claim_of_a_lost_stage_and_keeps_that_of_another",
+        ),
+    ),
+    Bug(
+        name="a run that finds only files of a kept batch is a success",
+        file="plugins/onceload_airflow/operators.py",
+        correct="        if not found.is_anything_new and found.held:\n",
+        wrong="        if False:\n",
+        tests=(
+            f"{OF_OUTCOMES}::test_a_run_that_could_only_load_what_a_kept_batch_holds_is_tried_again_and_names_the_batch",
+        ),
+    ),
+    Bug(
+        name="a run that leaves out the files of a kept batch is a success",
+        file="plugins/onceload_airflow/operators.py",
+        correct="            return found.held\n        is_left",
+        wrong='            return ""\n        is_left',
+        tests=(f"{OF_OUTCOMES}::test_a_run_that_loaded_all_but_what_a_kept_batch_holds_is_not_a_success",),
+    ),
+    Bug(
+        name="a backfill that left out files of another run is a success",
+        file="plugins/onceload_airflow/operators.py",
+        correct="is_left = found.is_busy or found.is_anything_new\n",
+        wrong="is_left = False\n",
+        tests=(f"{OF_OUTCOMES}::test_a_file_that_is_free_again_is_left_to_the_next_run_only_if_there_is_one",),
+    ),
+    Bug(
+        name="a run of one day is skipped beside another load of its files",
+        file="plugins/onceload_airflow/asked.py",
+        correct="return run.run_type in _REPEATED and not is_by_day(pipeline_file)",
+        wrong="return run.run_type in _REPEATED",
+        tests=(
+            f"{OF_OUTCOMES}"
+            "::test_a_run_beside_a_live_load_of_its_file_is_skipped_only_if_a_later_run_loads_what_is_left",
+        ),
+    ),
+    Bug(
+        name="a task waits forever for a run that was deleted",
+        file="plugins/onceload_airflow/started_runs.py",
+        correct="return None if await self._count() else DELETED",
+        wrong="return None if await self._count() >= 0 else DELETED",
+        tests=(
+            "tests/dags/test_started_runs.py"
+            "::test_a_task_ends_with_the_run_that_it_has_started_and_fails_if_that_is_deleted",
+        ),
+    ),
+    Bug(
+        name="a run id that begins with a hyphen is read as an option",
+        file="plugins/onceload_airflow/operators.py",
+        correct='            f"--batch={batch_of(context)}",\n',
+        wrong='            *("--batch", str(batch_of(context))),\n',
+        tests=(f"{OF_OUTCOMES}::test_a_run_whose_id_begins_with_a_hyphen_loads",),
+    ),
+    Bug(
+        name="a load whose command line is refused is retried",
+        file="plugins/onceload_airflow/failures.py",
+        correct="    if outcome is None and exit_code == ExitCode.WRONG_USE:\n",
+        wrong="    if False:\n",
+        tests=(f"{OF_OUTCOMES}::test_a_load_whose_command_line_is_refused_is_not_tried_again",),
     ),
 )
