@@ -127,6 +127,20 @@ def test_a_file_of_a_kept_batch_names_the_batch_the_end_of_its_lease_and_the_com
     assert loads.rows_or_none() == ([] if identity is Identity.CONTENT else [2])
 
 
+@pytest.mark.parametrize("identity", Identity)
+def test_no_load_waits_for_a_batch_that_a_person_may_have_to_publish(loads, identity):
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=identity))
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    loads.write("b.jsonl", line(2))
+    patient = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=3_600)
+
+    report = load(loads.declared, patient, batch=Batch("two"), tasks=InThisProcess())
+
+    assert {note.is_kept for note in report.notes} == {True}
+    assert report.loaded == (0 if identity is Identity.CONTENT else 1)
+
+
 def test_a_stage_prints_the_command_that_publishes_it_unless_a_task_of_airflow_does(dsn, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"id": 1}\n')
     file = tmp_path / "orders.yaml"

@@ -111,6 +111,11 @@ class _Offered:
         return {note.name for note in self.plan.notes if note.is_busy}
 
     @property
+    def kept(self) -> set[str]:
+        """Those of them that a staged batch holds: no load waits for these, because a person may have to publish it."""
+        return {note.name for note in self.plan.notes if note.is_kept}
+
+    @property
     def has_no_room(self) -> bool:
         """Whether nothing could be offered, because as many deliveries are open as may be."""
         return self.exceeds_open_max and not self.deliveries
@@ -192,7 +197,7 @@ class _Load:
             notes += self._sessions.work()
             match self._what_next(offered, notes):
                 case _End(held):
-                    return self._notes(offered.plan, notes, busy=held)
+                    return self._notes(offered.plan, notes, busy=held | offered.kept)
                 case _PlanAgain():
                     pass
 
@@ -232,7 +237,7 @@ class _Load:
         return _PlanAgain() if is_more and not self._context.is_stopped else _End(set())
 
     def _held_by_others(self, offered: _Offered) -> set[str]:
-        busy = offered.busy
+        busy = offered.busy - offered.kept
         if self._context.left().of_batch:
             # Another session holds it, or it is in the line of another session.
             busy |= {file.listed.name for file in offered.plan.to_read} & self._context.outlook().claimed

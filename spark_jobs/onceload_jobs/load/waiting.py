@@ -44,7 +44,7 @@ class OtherLoads:
 
     def _before_us(self, names: Set[str], outlook: Outlook) -> Set[str]:
         """What others hold of these files, or of everything that decides what is new in them."""
-        others = outlook.claimed - outlook.dead_letters.keys()
+        others = outlook.claimed - outlook.dead_letters.keys() - outlook.kept.keys()
         return others if depends_on_others(self._context.declared) else others & names
 
     def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], notes: list[Note]) -> bool:
