@@ -411,8 +411,7 @@ workers or in local processes.
 Its files are one that is split into chunks, one that cannot be split, and small ones that are bundled.
 Some loads read Parquet files of many row groups, or begin in local processes while Spark starts and end in Spark.
 Some find what is new by the producers that the records name, or by their business ids.
-Some have a transform in Postgres: a query whose rows are the records, made record by record in the publishing \
-transaction, or all at once before it.
+Some have a transform in Postgres: a query whose rows are the records.
 A fault hits it as soon as some of its pieces are visible. It is then called again under its name until a call finds \
 nothing new.
 *Lost* counts records that are missing at the end, *repeated* those that are in the target or in quarantine more than \

@@ -65,8 +65,7 @@ class Way(StrEnum):
     ROW_GROUPS = "direct, of row groups"
     BY_PRODUCER = "by the producers that they name"
     BY_MESSAGE = "by their business ids"
-    BY_RECORD = "transformed record by record"
-    AT_ONCE = "transformed all at once"
+    TRANSFORMED = "transformed in Postgres"
 
     @property
     def publish(self) -> Publish:
@@ -82,7 +81,7 @@ class Way(StrEnum):
         match self:
             case Way.WHILE_SPARK_STARTS:
                 return (Engine.AUTO,)
-            case Way.BY_RECORD | Way.AT_ONCE:
+            case Way.TRANSFORMED:
                 return (Engine.LOCAL,)
             case _:
                 return (Engine.SPARK, Engine.LOCAL)
@@ -91,9 +90,7 @@ class Way(StrEnum):
 _MORE = {
     Way.BY_PRODUCER: "producer: {name: note, sequence: id}\n",
     Way.BY_MESSAGE: "message_id: {columns: [id], keep: 1d}\n",
-    Way.BY_RECORD: "transform: {engine: postgres, sql: SELECT * FROM records}\n",
-    # The rows of a query with an order are not made record by record.
-    Way.AT_ONCE: "transform: {engine: postgres, sql: SELECT * FROM records ORDER BY id}\n",
+    Way.TRANSFORMED: "transform: {engine: postgres, sql: SELECT * FROM records}\n",
 }
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from onceload_core.errors import SettingRefused
-from onceload_core.names import Batch, Epoch, SessionName, Version
-from onceload_core.ports import Session
+from onceload_core.names import Batch, SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.pieces import StagedPiece
@@ -76,26 +75,36 @@ def test_postgres_makes_the_rows_of_all_records(loads):
 
 
 @pytest.mark.parametrize(
-    ("transform", "rows"),
+    ("transform", "rows", "filtered"),
     [
-        (TWICE, ["A", "B", "B"]),
-        (ALL, ["a", "b", "b"]),
-        ("SELECT id, amount, note FROM records", ["a", "b", "b"]),
-        (GROUPED, ["a", "b"]),
-        ("SELECT * FROM records WHERE note = 'a'; ", ["a"]),
-        ("SELECT * FROM records -- all of them", ["a", "b", "b"]),
-        ("SELECT * FROM records UNION ALL SELECT * FROM records", ["a", "a", "b", "b", "b", "b"]),
-        ("WITH b AS (SELECT * FROM records WHERE note = 'b') SELECT id, amount, note FROM b", ["b", "b"]),
-        ("SELECT DISTINCT ON (note) * FROM records ORDER BY note, id", ["a", "b"]),
+        (TWICE, ["A", "B", "B"], 0),
+        (ALL, ["a", "b", "b"], 0),
+        ("SELECT id, amount, note FROM records", ["a", "b", "b"], 0),
+        (GROUPED, ["a", "b"], 0),
+        ("SELECT * FROM records WHERE note = 'a'; ", ["a"], 2),
+        ("SELECT * FROM records -- all of them", ["a", "b", "b"], 0),
+        ("SELECT * FROM records UNION ALL SELECT * FROM records", ["a", "a", "b", "b", "b", "b"], 0),
+        ("SELECT records.* FROM records, generate_series(1, 3) WHERE note = 'a'", ["a", "a", "a"], 2),
+        ("WITH b AS (SELECT * FROM records WHERE note = 'b') SELECT id, amount, note FROM b", ["b", "b"], 0),
+        ("SELECT DISTINCT ON (note) * FROM records ORDER BY note, id", ["a", "b"], 1),
+        ("SELECT id, amount, note FROM records WHERE note = 'c'", [], 3),
+        (
+            "SELECT CAST(n AS bigint) AS id, amount, note, _producer_id, _sequence"
+            " FROM generate_series(1, 2) AS n LEFT JOIN records ON note = 'a' AND n = 1",
+            ["a", None],
+            2,
+        ),
         (
             "SELECT id, amount, (SELECT name FROM named WHERE of = note LIMIT 1) AS note FROM records",
             ["bee", "bee", None],
+            0,
         ),
-        ("SELECT id, amount, name AS note FROM records JOIN named ON of = note", ["bee", "bee"]),
-        ("SELECT id, amount, ':x %s %(y)s {z}' AS note FROM records WHERE note LIKE 'a%'", [":x %s %(y)s {z}"]),
+        ("SELECT id, amount, name AS note FROM records JOIN named ON of = note", ["bee", "bee"], 0),
+        ("SELECT id, amount, ':x %s %(y)s {z}' AS note FROM records WHERE note LIKE 'a%'", [":x %s %(y)s {z}"], 0),
     ],
 )
-def test_a_query_makes_its_rows_once(loads, transform, rows):
+def test_a_query_makes_its_rows_once(loads, transform, rows, filtered):
+    """Without lineage, only the absence of any row shows that records were filtered."""
     change(loads, "CREATE TABLE named (of text, name text); INSERT INTO named VALUES ('b', 'bee')")
     write(loads, "a.jsonl", "a", "b")
     write(loads, "b.jsonl", "b", first=2)
@@ -103,9 +112,45 @@ def test_a_query_makes_its_rows_once(loads, transform, rows):
     report = loads.load(transform=transform)
 
     assert sorted(loads.rows("note"), key=str) == sorted(rows, key=str)
-    assert (report.loaded, report.filtered, report.duplicates) == (len(rows), max(0, 3 - len(rows)), 0)
+    assert (report.loaded, report.filtered, report.duplicates) == (len(rows), filtered, 0)
     assert verify(replace(loads.declared, transform=transform), loads.engine, deep=True).differing == 0
     assert loads.load(transform=transform).loaded == 0
+
+
+@pytest.mark.parametrize(
+    ("transform", "rows"),
+    [
+        ("SELECT CAST(ARRAY(SELECT id FROM records) AS text) AS note", ["{0,1,2,3,4,5,6,7,8}"]),
+        (
+            "SELECT CAST(g AS text) AS note FROM generate_series(0, 9) AS g WHERE g NOT IN (SELECT id FROM records)",
+            ["9"],
+        ),
+        (
+            "SELECT g || ' ' || EXISTS (SELECT FROM records WHERE id = g) AS note FROM generate_series(8, 9) AS g",
+            ["8 true", "9 false"],
+        ),
+        ("SELECT note FROM records WHERE id = (SELECT max(id) FROM records)", ["x"]),
+    ],
+)
+def test_a_subquery_sees_the_records_of_all_files(loads, transform, rows):
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=100))
+    for number in range(3):
+        write(loads, f"{number}.jsonl", "x", "x", "x", first=3 * number)
+
+    report = loads.load(transform=transform, target=NO_LINEAGE)
+
+    assert (report.loaded, sorted(loads.rows("note"))) == (len(rows), rows)
+
+
+def test_rows_that_name_records_that_were_not_read_are_refused(loads):
+    """How many records are filtered would be unknown."""
+    write(loads, "a.jsonl", "a")
+    query = "SELECT id, amount, note, _producer_id, _sequence + n AS _sequence FROM records, generate_series(0, 1) AS n"
+
+    with pytest.raises(TransformRefused, match="rows name more records than were read of their file"):
+        loads.load(transform=query)
+
+    assert loads.rows() == []
 
 
 def test_no_spark_starts_for_a_query_of_postgres(loads):
@@ -336,42 +381,6 @@ def test_sessions_of_another_load_stage_the_records_of_a_query(loads):
     assert (report.loaded, loads.rows("id, note")) == (2, [(0, "A"), (1, "B")])
 
 
-@pytest.mark.parametrize(
-    ("transform", "is_by_record"),
-    [
-        (TWICE, True),
-        (ALL, True),
-        ("SELECT id, current_date AS at FROM (SELECT * FROM records WHERE amount > 0) AS few ORDER BY 1", False),
-        ("SELECT id, now() AS at FROM (SELECT * FROM records WHERE amount > 0) AS few", True),
-        ("SELECT records.*, n FROM records, generate_series(1, id) AS n", True),
-        ("SELECT id, unnest(ARRAY[1, 2]) AS n FROM records", True),
-        ("SELECT records.*, n FROM records LEFT JOIN LATERAL generate_series(1, id) AS n ON true", True),
-        ("SELECT id, n FROM generate_series(1, 3) AS n LEFT JOIN records ON id = n", False),
-        ("SELECT id, n FROM generate_series(1, 3) AS n LEFT JOIN records ON id > n", False),
-        ("SELECT records.* FROM records, pg_type LIMIT ALL", False),
-        ("SELECT a.* FROM records AS a JOIN records AS b ON a.id = b.id", False),
-        ("SELECT * FROM records UNION ALL SELECT * FROM records", False),
-        ("SELECT id, count(*) OVER () AS n FROM records", False),
-        (GROUPED, False),
-        (DISTINCT, False),
-        ("SELECT id, random() AS n FROM records", False),
-        ("SELECT id, counted() AS n FROM records", False),
-        ("SELECT id, (SELECT count(*) FROM pg_class) AS n FROM records", False),
-    ],
-)
-def test_only_rows_of_single_records_are_made_before_all_records_are_there(loads, transform, is_by_record):
-    change(loads, "CREATE FUNCTION counted() RETURNS bigint STABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'")
-    declared = replace(loads.declared, transform=transform)
-    session = Session(pipeline="events", name=SessionName("s"), epoch=Epoch(1), version=Version(1, None))
-    columns = declared.columns_as_read
-    settings = LedgerSettings(dsn=loads.dsn)
-    job = Job(
-        declared=declared, columns=columns, written=columns, ledger=settings, session=session, batch=Batch("batch")
-    )
-
-    assert postgres_transform.with_made_columns(loads.engine, job).is_by_record is is_by_record
-
-
 def test_a_null_of_a_single_record_in_a_column_declared_not_null_is_refused(loads):
     """The target would take it."""
     change(loads, "CREATE TABLE target (id bigint, amount numeric(12,2), note text)")
@@ -448,3 +457,21 @@ def test_a_piece_of_a_late_worker_is_not_among_the_records(loads, monkeypatch):
     report = loads.load(transform=DISTINCT)
 
     assert (len(made), report.loaded, loads.rows()) == (2, 2, [0, 1])
+
+
+def test_made_rows_that_the_stage_loses_are_made_again(loads, monkeypatch):
+    """Their records would count as filtered."""
+    make, made = postgres_transform._make, list[StagedPiece]()
+
+    def make_and_lose(connection, job, stage, pieces):
+        made.append(make(connection, job, stage, pieces))
+        if len(made) == 1:
+            connection.exec_driver_sql(f"DELETE FROM {stage.rows} WHERE id = 0")
+        return made[-1]
+
+    monkeypatch.setattr(postgres_transform, "_make", make_and_lose)
+    write(loads, "a.jsonl", "a", "b")
+
+    report = loads.load()
+
+    assert (len(made), report.loaded, report.filtered, loads.rows()) == (2, 2, 0, [0, 1])

@@ -22,10 +22,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from onceload_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
-from onceload_core.names import Batch
+from onceload_core.names import Batch, ProducerId
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.batch.job import TransformRefused
-from onceload_jobs.batch.pieces import check_kept, staged_pieces
+from onceload_jobs.batch.pieces import MadeOf, check_kept, staged_pieces
 from onceload_jobs.batch.spool import open_spool, write_file
 from onceload_jobs.batch.stage import open_stage
 from onceload_jobs.batch.transformed import accept, stage_transformed
@@ -163,22 +163,28 @@ def test_a_transform_that_keeps_records_keeps_their_lineage(loads, tasks):
 
 @STAGED
 @pytest.mark.parametrize(
-    ("transform", "rows"),
+    ("transform", "rows", "filtered"),
     [
-        ("SELECT * FROM records UNION ALL SELECT * FROM records", [0, 0, 1, 1, 2, 2]),
-        ("SELECT a.* FROM records AS a JOIN records AS b ON a.id = b.id", [0, 1, 2]),
-        ("SELECT a.* FROM records AS a LEFT JOIN records AS b ON false", [0, 1, 2]),
-        ("SELECT * FROM records WHERE id < 0", []),
+        ("SELECT * FROM records UNION ALL SELECT * FROM records", [0, 0, 1, 1, 2, 2], 0),
+        ("SELECT * FROM records WHERE id > 0 UNION ALL SELECT * FROM records WHERE id > 0", [1, 1, 2, 2], 1),
+        ("SELECT *, explode(array(1, 2)) AS n FROM records WHERE id <> 1", [0, 0, 2, 2], 1),
+        ("SELECT a.* FROM records AS a JOIN records AS b ON a.id = b.id", [0, 1, 2], 0),
+        ("SELECT a.* FROM records AS a LEFT JOIN records AS b ON false", [0, 1, 2], 0),
+        ("SELECT id FROM records WHERE id > 0", [1, 2], 0),
+        ("SELECT * FROM records WHERE id < 0", [], 3),
+        ("SELECT id FROM records WHERE id < 0", [], 3),
     ],
 )
-def test_a_transform_may_read_its_records_several_times_or_make_nothing_of_them(loads, tasks, transform, rows):
+def test_a_transform_may_read_its_records_several_times_or_make_nothing_of_them(
+    loads, tasks, transform, rows, filtered
+):
     for number in range(3):
         loads.write(f"{number}.jsonl", line(number))
 
     report = load_by_spark(loads, tasks, transform=transform)
 
     assert loads.rows() == rows
-    assert (report.loaded, report.filtered) == (len(rows), max(0, 3 - len(rows)))
+    assert (report.loaded, report.filtered) == (len(rows), filtered)
     assert load_by_spark(loads, tasks, transform=transform).records == 0
 
 
@@ -487,8 +493,9 @@ def test_only_the_files_of_the_accepted_try_count_and_what_found_no_room_is_in_i
         accept(loads.engine, stage, [whole])
 
         in_table, *in_files = staged_pieces(loads.engine, stage)
-        assert (in_table.rows, in_table.file, in_table.rows_of) == (2, None, ())
-        assert [each.rows_of for each in in_files] == [((7, 1), (8, 1)), ((None, 1),)]
+        assert (in_table.rows, in_table.file, in_table.made_of) == (2, None, ())
+        made_of = tuple(MadeOf(producer_id=ProducerId(number), rows=1, records=0) for number in (7, 8))
+        assert [each.made_of for each in in_files] == [made_of, ()]
         assert [each.rows for each in in_files] == [2, 1]
         assert len({path.name for path in Path(folder).iterdir()} - {each.file for each in in_files}) == 1
         assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(4,), (5,)]

@@ -72,8 +72,6 @@ class Job:
     stage: Stage | None = None
     #: Whether staged rows know their record; only a transform may drop that.
     has_lineage: bool = True
-    #: Whether Postgres makes the rows of each record separately, so that some may be made before others are read.
-    is_by_record: bool = False
     #: Credentials for the object store of the files.
     access: Mapping[str, str] = field(default_factory=dict, repr=False)
 

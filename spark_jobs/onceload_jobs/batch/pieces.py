@@ -1,32 +1,46 @@
 """The staged pieces, and what each proves when it is published."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import Connection, CursorResult, Engine
+from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import DatabaseLost
 from onceload_core.names import ProducerId
 from onceload_core.ports import Advance, Claim, QuarantinedRecord
 from onceload_core.postgres.commit import check_held
-from onceload_core.postgres.connection import array, statements
+from onceload_core.postgres.connection import array, sqlstate, statements
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.named_file import KnownProducers, NamedFile, NeedsTable, known_producers, read_named_file
-from onceload_jobs.batch.spool import write_file
+from onceload_jobs.batch.spool import read_file, write_file
 from onceload_jobs.batch.stage import OPENED, Stage, StageLost, still_there
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import RecordProducer
 from onceload_jobs.read.new_content import NewContent
-from onceload_jobs.write.binary_copy import encoded
+from onceload_jobs.write.binary_copy import copy_encoded, encoded
 from onceload_jobs.write.codec import decode, encode
+from onceload_jobs.write.find_refused import ENCODED_WRONGLY
 from onceload_jobs.write.sql import filled
 from onceload_jobs.write.writer import Writer
 
 SQL = statements("pieces.sql", package=__package__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeOf:
+    """How many rows of a transform name a file, how many of its records they name, and the first and last of these."""
+
+    producer_id: ProducerId
+    rows: int
+    records: int
+    #: 0 if it names none.
+    first: int = 0
+    last: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +61,8 @@ class StagedPiece:
     notes: tuple[Note, ...] = ()
     #: The file with its rows, if they are not in the table of the stage.
     file: str | None = None
-    #: How many rows of a transform in that file each file of records has; None: of no single one.
-    rows_of: tuple[tuple[int | None, int], ...] = ()
+    #: The records that the rows of a transform in that file name.
+    made_of: tuple[MadeOf, ...] = ()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -93,8 +107,8 @@ def stage_piece(
         if not insert_piece(connection, stage, piece):
             transaction.rollback()
             return
-        if piece.file is None:
-            writer.write(connection, rows)
+        if piece.file is None and writer.write(connection, rows) != rows.num_rows:
+            raise StageLost(stage.rows)
         check_held(connection, claim)
 
 
@@ -124,10 +138,31 @@ def _written_named_file(
 
 def move_to_table(engine: Engine, stage: Stage, file: str) -> None:
     """Copy the rows of a file into the table of the stage, unless they are already there, or the piece was deleted."""
-    with still_there(stage), engine.begin() as connection:
+    with still_there(stage), still_in_files(stage), engine.begin() as connection:
         # Another try of this delivery waits for this transaction, and then deletes these rows.
-        if _run(connection, stage, "forget_file", {"file": file}).rowcount:
-            stage.writer.write(connection, read_named_file(stage.spool or "", file).rows)
+        rows = _run(connection, stage, "forget_file", {"file": file}).scalar_one_or_none()
+        if rows is not None and _copy_to_table(connection, stage, file) != rows:
+            raise StageLost(stage.rows)
+
+
+def _copy_to_table(connection: Connection, stage: Stage, file: str) -> int:
+    folder = stage.spool or ""
+    if stage.producer is not None:
+        return stage.writer.write(connection, read_named_file(folder, file).rows)
+    return copy_encoded(connection, read_file(folder, file), table=stage.rows, names=stage.in_files)
+
+
+@contextmanager
+def still_in_files(stage: Stage) -> Iterator[None]:
+    """Raise StageLost if a file of rows is gone or cut, as a cleaner of temporary files or a disk may leave it."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StageLost(stage.name) from error
+    except DBAPIError as error:
+        if sqlstate(error) != ENCODED_WRONGLY:
+            raise
+        raise StageLost(stage.name) from error
 
 
 def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
@@ -149,7 +184,7 @@ def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bo
         "bytes": piece.bytes,
         "records": piece.records,
         "proof": encode(
-            _Proof(advances=piece.advances, quarantined=piece.quarantined, notes=piece.notes, rows_of=piece.rows_of)
+            _Proof(advances=piece.advances, quarantined=piece.quarantined, notes=piece.notes, made_of=piece.made_of)
         ),
         "file": piece.file,
     }
@@ -173,9 +208,9 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     return rows[1:]
 
 
-def staged_files(connection: Connection, stage: Stage) -> set[str | None]:
-    """The files of the currently staged pieces, and None if some rows are in the table."""
-    return set(_run(connection, stage, "files").scalars())
+def staged_files(connection: Connection, stage: Stage) -> dict[str | None, int]:
+    """The files of the currently staged pieces with their rows, and None if some rows are in the table."""
+    return {row.file: row.rows for row in _run(connection, stage, "files")}
 
 
 def write_publish_input(connection: Connection, stage: Stage, encoded: str) -> None:
@@ -255,7 +290,7 @@ class _Proof:
     advances: tuple[Advance, ...]
     quarantined: tuple[QuarantinedRecord, ...]
     notes: tuple[Note, ...]
-    rows_of: tuple[tuple[int | None, int], ...] = ()
+    made_of: tuple[MadeOf, ...] = ()
 
 
 def _read(row: Any) -> StagedPiece:  # noqa: ANN401 - a row has the types that its statement gives it.
@@ -271,5 +306,5 @@ def _read(row: Any) -> StagedPiece:  # noqa: ANN401 - a row has the types that i
         quarantined=proof.quarantined,
         notes=proof.notes,
         file=row.file,
-        rows_of=proof.rows_of,
+        made_of=proof.made_of,
     )

@@ -18,14 +18,14 @@ INSERT INTO {pieces} VALUES (:delivery, :number, :is_last, :rows, :bytes, :recor
 SELECT * FROM {pieces} ORDER BY delivery, number;
 
 -- name: files
--- A piece with rows but without a file has its rows in the table.
-SELECT DISTINCT file FROM {pieces} WHERE file IS NOT NULL OR rows > 0;
+-- Each file with its rows. A piece with rows but without a file has its rows in the table.
+SELECT file, CAST(sum(rows) AS bigint) AS rows FROM {pieces} WHERE file IS NOT NULL OR rows > 0 GROUP BY file;
 
 -- name: is_in_table
 SELECT EXISTS (SELECT FROM {pieces} WHERE file IS NULL AND rows > 0);
 
 -- name: forget_file
-UPDATE {pieces} SET file = NULL WHERE file = :file;
+UPDATE {pieces} SET file = NULL WHERE file = :file RETURNING rows;
 
 -- name: write_publish_input
 UPDATE {pieces} SET proof = :encoded WHERE delivery = {opened};

@@ -1,6 +1,6 @@
 """The rows of a transform, with files or a table of their own for each try of a task."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from secrets import token_hex
 
@@ -8,22 +8,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection, Engine
 
-from onceload_jobs.batch.pieces import StagedPiece, insert_piece, written_file
-from onceload_jobs.batch.stage import Stage, still_there
-from onceload_jobs.pipeline.columns import PRODUCER_ID
+from onceload_jobs.batch.pieces import MadeOf, StagedPiece, insert_piece, written_file
+from onceload_jobs.batch.stage import Stage, StageLost, still_there
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.write.sql import run
 
 
 @dataclass(frozen=True, kw_only=True)
 class MadeFile:
-    """A file of made rows, and how many of them were made from each file of records; None: from no single file."""
+    """A file of made rows, and the records that they name."""
 
     name: str
-    rows_of: tuple[tuple[int | None, int], ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(rows for _, rows in self.rows_of)
+    rows: int
+    made_of: tuple[MadeOf, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,22 +44,31 @@ def stage_transformed(
     with still_there(stage), engine.connect() as connection, connection.begin():
         for table in tables:
             if (name := written_file(stage, table, writer)) is not None:
-                files.append(MadeFile(name=name, rows_of=_rows_of(table)))
+                files.append(MadeFile(name=name, rows=table.num_rows, made_of=tuple(_made_of(table))))
                 continue
             if not rows:
                 like = f"(LIKE {stage.rows} INCLUDING GENERATED INCLUDING CONSTRAINTS)"
                 run(connection, f"CREATE UNLOGGED TABLE {writer.table} {like}")
-            writer.copy(connection, table)
+            if writer.copy(connection, table) != table.num_rows:
+                raise StageLost(writer.table)
             rows += table.num_rows
     is_empty = not rows and not files
     return None if is_empty else TransformedRows(partition=partition, token=token, rows=rows, files=tuple(files))
 
 
-def _rows_of(table: pa.Table) -> tuple[tuple[int | None, int], ...]:
-    if PRODUCER_ID not in table.column_names:
-        return ((None, table.num_rows),)
-    counted = pc.value_counts(table.column(PRODUCER_ID))
-    return tuple(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
+def _made_of(table: pa.Table) -> Iterator[MadeOf]:
+    if {PRODUCER_ID, SEQUENCE} <= set(table.column_names):
+        named = table.filter(pc.field(PRODUCER_ID).is_valid())
+        by_record = named.group_by([PRODUCER_ID, SEQUENCE]).aggregate([([], "count_all")])
+        counts = [("count_all", "sum"), (SEQUENCE, "count"), (SEQUENCE, "min"), (SEQUENCE, "max")]
+        for each in by_record.group_by(PRODUCER_ID).aggregate(counts).to_pylist():
+            yield MadeOf(
+                producer_id=each[PRODUCER_ID],
+                rows=each["count_all_sum"],
+                records=each[f"{SEQUENCE}_count"],
+                first=each[f"{SEQUENCE}_min"] or 0,
+                last=each[f"{SEQUENCE}_max"] or 0,
+            )
 
 
 def accept(engine: Engine, stage: Stage, accepted: Iterable[TransformedRows]) -> None:
@@ -95,6 +101,6 @@ def _count(
         bytes=0,
         records=0,
         file=file.name if file else None,
-        rows_of=file.rows_of if file else (),
+        made_of=file.made_of if file else (),
     )
     return insert_piece(connection, stage, piece)

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,13 +12,13 @@ import psycopg2.extensions
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
+from onceload_core.guards import RowsDiffer
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.named_file import NeedsTable
 from onceload_jobs.batch.pieces import StagedPiece, move_to_table, staged_files
 from onceload_jobs.batch.spool import read_file
 from onceload_jobs.batch.stage import Stage
 from onceload_jobs.publish.named_rows import NamedRows
-from onceload_jobs.publish.postgres_transform import transform_file, transform_table
 from onceload_jobs.write.binary_copy import copy_encoded
 from onceload_jobs.write.target import Written
 from onceload_jobs.write.writer import Writer
@@ -28,6 +27,14 @@ THREAD_NAME = "onceload copies files"
 #: How often it looks for files at most, and which part of its time that may take.
 _LOOKS_EVERY_S = 0.02
 _LOOKS_SHARE = 0.1
+
+
+def copy_all(connection: Connection, job: Job, encoded: Iterator[bytes], *, rows: int) -> None:
+    """Copy the rows of a piece into the target; the server must take as many as the piece has."""
+    writer = Writer.into_target(job.declared.target, job.written)
+    copied = copy_encoded(connection, encoded, table=writer.table, names=writer.names)
+    if copied != rows:
+        raise RowsDiffer(job.declared.name, job.batch, written=copied, expected=rows)
 
 
 @dataclass(kw_only=True)
@@ -40,8 +47,6 @@ class OpenTransaction:
     written: Written
     #: How many rows of each file it has written.
     copied: dict[str, int] = field(default_factory=dict)
-    #: How many rows of a transform it has made of the records of each file that was loaded.
-    made: Counter[int | None] = field(default_factory=Counter)
     #: If the records in the files name a producer: their rows, and in the end the table of what they consume.
     named: NamedRows | None = None
     offered: str | None = None
@@ -56,24 +61,10 @@ class OpenTransaction:
             raise
         return cls(job=job, stage=stage, connection=connection, written=written, named=named)
 
-    def copy(self, file: str) -> None:
-        rows = self.named.encoded(file) if self.named else read_file(self.stage.spool or "", file)
-        if self.job.is_by_record:
-            self._note(file, transform_file(self.connection, self.job, self.stage, rows))
-        else:
-            writer = Writer.into_target(self.job.declared.target, self.job.written)
-            self.copied[file] = copy_encoded(self.connection, rows, table=writer.table, names=writer.names)
-
-    def transform_rest(self, files: Sequence[str]) -> None:
-        """Transform the records of all other files, and of the pieces without one."""
-        for file in set(files) - self.copied.keys():
-            self.copy(file)
-        in_table = self.stage.of_records(self.job.columns).rows
-        self._note("", transform_table(self.connection, self.job, in_table))
-
-    def _note(self, file: str, made: tuple[int, Counter[int | None]]) -> None:
-        self.copied[file], counted = made
-        self.made.update(counted)
+    def copy(self, file: str, rows: int) -> None:
+        encoded = self.named.encoded(file) if self.named else read_file(self.stage.spool or "", file)
+        copy_all(self.connection, self.job, encoded, rows=rows)
+        self.copied[file] = rows
 
     def close(self) -> None:
         # If the server is gone, so is the transaction.
@@ -138,25 +129,26 @@ class EarlyCopy:
         with suppress(Exception), self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             self._watch(connection, self._move_all)
 
-    def _watch(self, connection: Connection, take: Callable[[set[str | None]], None]) -> None:
+    def _watch(self, connection: Connection, take: Callable[[Mapping[str | None, int]], None]) -> None:
         """Pass on the files that sessions have finished, until all are staged."""
         pause_s, taken = _LOOKS_EVERY_S, set[str | None]()
         while not self._is_over.wait(pause_s):
             started = time.monotonic()
-            new = staged_files(connection, self._stage) - taken
+            there = staged_files(connection, self._stage)
+            new = {file: rows for file, rows in there.items() if file not in taken}
             # With thousands of pieces, looking takes longer.
             pause_s = max(_LOOKS_EVERY_S, (time.monotonic() - started) / _LOOKS_SHARE)
             take(new)
-            taken |= new
+            taken |= new.keys()
 
     def _copy_all(
-        self, transaction: OpenTransaction, files: Iterable[str | None], *, is_over: Callable[[], bool]
+        self, transaction: OpenTransaction, files: Mapping[str | None, int], *, is_over: Callable[[], bool]
     ) -> None:
-        for file in files:
+        for file, rows in files.items():
             if is_over():
                 return
             if file is not None:
-                transaction.copy(file)
+                transaction.copy(file, rows)
             elif self._named:
                 raise NeedsTable
 
@@ -171,7 +163,9 @@ class EarlyCopy:
         """Copy the files that are left, and collect what the records consume."""
         if any(piece.rows and not piece.file for piece in pieces):
             return False
-        left = {piece.file for piece in pieces if piece.file} - transaction.copied.keys()
+        left: dict[str | None, int] = {
+            piece.file: piece.rows for piece in pieces if piece.file and piece.file not in transaction.copied
+        }
         files = [advance.producer_id for piece in pieces for advance in piece.advances]
         # Publishing finds the same errors, or has none.
         with suppress(Exception):

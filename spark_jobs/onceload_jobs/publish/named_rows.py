@@ -82,7 +82,8 @@ class NamedRows:
         table, offered = self._stage.beside("runs"), self._stage.beside("offered early")
         run(connection, WORK_MEMORY)
         connection.execute(filled(SQL["create_runs"], runs=table))
-        copy_in(connection, columns, table=table, names=columns.column_names, columns=_RUNS)
+        if copy_in(connection, columns, table=table, names=columns.column_names, columns=_RUNS) != len(runs):
+            raise NeedsTable
         connection.execute(filled(SQL["offer_single" if are_single else "offer"], runs=table, offered=offered))
         connection.execute(filled(SQL["analyze"], offered=offered))
         return offered

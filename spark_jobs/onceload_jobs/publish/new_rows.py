@@ -7,7 +7,7 @@ A transform may make several rows of one record. All rows of the first record of
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -22,10 +22,8 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.stage import Stage, still_there
 from onceload_jobs.publish.by_message import ByMessage
 from onceload_jobs.publish.by_producer import ByProducer
-from onceload_jobs.publish.source import WORK_MEMORY, RowSource
+from onceload_jobs.publish.source import WORK_MEMORY, RowSource, check_rows
 from onceload_jobs.write.sql import Sql, run
-
-_NONE: Mapping[int | None, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,30 +71,29 @@ class _DuplicateFilter:
             # A killed audit may have left a view of them.
             run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)} CASCADE")
 
-    def select_new(
-        self, advances: Sequence[Advance], *, staged: int, in_files: Mapping[int | None, int] = _NONE
-    ) -> NewRows:
+    def select_new(self, advances: Sequence[Advance], *, staged: int) -> NewRows:
         """Leave out rows that are already loaded or repeated in the batch; the first record of each id stays.
 
-        Rows in files are counted already, by the file that their records came from.
+        All rows that were staged must be there: one that is missing would count as a duplicate.
         """
         declared = self._job.declared
-        if not self._job.records_have_own_ids and declared.transform is None:
+        if not self._job.records_have_own_ids:
             return NewRows(source=self._stage.rows, count=staged, advances=tuple(advances))
         with translated(pipeline=declared.name, doing="looking for new rows"), still_there(self._stage):
             self.clear()
+            with self._engine.begin() as connection:
+                check_rows(connection, self._stage, self._stage.rows, rows=staged)
             if self._by_producer is None:
-                return self._new_of_files(advances, in_files)
+                return self._new_of_files(advances)
             self._by_producer.register(self._engine, self._ledger, advances)
             return self._new_of_producers(self._by_producer, advances)
 
-    def _new_of_files(self, advances: Sequence[Advance], in_files: Mapping[int | None, int]) -> NewRows:
+    def _new_of_files(self, advances: Sequence[Advance]) -> NewRows:
         """The rows are counted for the files that they came from."""
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
             new = self._by_message.select_new(connection, RowSource(rows=self._stage.rows))
-            rows_of = Counter(in_files)
-            rows_of.update({row[0]: row[1] for row in connection.execute(new.counts)})
+            rows_of = Counter({row[0]: row[1] for row in connection.execute(new.counts)})
         return NewRows(
             source=new.rows,
             count=rows_of.total(),

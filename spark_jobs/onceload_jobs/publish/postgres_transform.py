@@ -2,31 +2,25 @@
 
 The records wait in a table of the stage. Once all of them are staged, one transaction makes the rows. So what is
 audited is what is published, and a query with other results in each run loads one of them.
-
-If a query makes the rows of each record separately, and nothing else reads the rows before they are published, no table
-holds them. The records wait in files, and the transaction that publishes transforms file after file.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import TypeAlias
 
 from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import CallAgain, RowsRefused, SettingRefused
+from onceload_core.errors import CallAgain, SettingRefused
 from onceload_core.postgres.connection import first_line, sqlstate, statements, translated
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.made_columns import writing_columns
 from onceload_jobs.batch.pieces import StagedPiece, check_kept, insert_piece, staged_pieces
 from onceload_jobs.batch.stage import SCHEMA, Stage, still_there
 from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column, parse_column
-from onceload_jobs.publish.query_plans import check_reads_all, is_of_single_records
-from onceload_jobs.publish.source import WORK_MEMORY
-from onceload_jobs.write.binary_copy import copy_encoded
+from onceload_jobs.publish.query_plans import check_reads_all
+from onceload_jobs.publish.source import WORK_MEMORY, check_rows
 from onceload_jobs.write.find_refused import ROW_REFUSED
 from onceload_jobs.write.sql import filled, listed, quoted, run
 from onceload_jobs.write.target import types_there
@@ -40,8 +34,6 @@ _EXPECTED = "one query of Postgres over the relation records, without a semicolo
 _UNNAMED = "?column?"
 #: The delivery of the one piece with the made rows.
 _MADE = -1
-#: How many rows the server has written, and how many should be made of the records of each loaded file.
-Made: TypeAlias = tuple[int, Counter[int | None]]
 
 
 def with_made_columns(engine: Engine, job: Job) -> Job:
@@ -55,7 +47,7 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
             explained = connection.execute(filled(SQL["explain"], query=_query(job, records)))
         plan = explained.scalar_one()[0]["Plan"]
         check_reads_all(plan, name)
-        made, is_changing = _made_of(connection, job, records)
+        made = _made_of(connection, job, records)
         transaction.rollback()
     for lineage in (PRODUCER_ID, SEQUENCE):
         if made.get(lineage, "bigint") != "bigint":
@@ -63,23 +55,18 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
     columns = _columns(job, made)
     if not columns:
         raise SettingRefused("transform", "no column", "at least one column besides _producer_id and _sequence")
-    is_by_record = is_of_single_records(plan, name) and not is_changing
     has_lineage = {PRODUCER_ID, SEQUENCE} <= made.keys()
-    return replace(writing_columns(job, columns, has_lineage=has_lineage), is_by_record=is_by_record)
+    return writing_columns(job, columns, has_lineage=has_lineage)
 
 
-def _made_of(connection: Connection, job: Job, records: str) -> tuple[dict[str, str], bool]:
-    """The columns that the query makes, and whether it may make other rows when it is run again in a transaction.
-
-    Until the end of the transaction, no column that the query reads gets another type.
-    """
+def _made_of(connection: Connection, job: Job, records: str) -> dict[str, str]:
+    """The columns that the query makes. Until the end of the transaction, none that it reads gets another type."""
     view = f"{SCHEMA}.{quoted(f'{token_hex(8)} made')}"
     with _refusing_the_query():
         connection.execute(filled(SQL["create_made"], view=view, query=_query(job, records)))
     made = types_there(connection, view)
-    is_changing = bool(connection.execute(SQL["has_changing"], {"view": view}).scalar_one())
     run(connection, f"DROP VIEW {view}")
-    return made, is_changing
+    return made
 
 
 def _columns(job: Job, made: Mapping[str, str]) -> tuple[Column, ...]:
@@ -135,7 +122,8 @@ def make_rows(engine: Engine, job: Job, stage: Stage, pieces: Sequence[StagedPie
 
 def _make(connection: Connection, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> StagedPiece:
     check_kept(connection, stage, len(pieces))
-    rows = _make_of_records(connection, job, stage) if any(piece.records for piece in pieces) else 0
+    records = sum(piece.records for piece in pieces)
+    rows = _make_of_records(connection, job, stage, records) if records else 0
     piece = StagedPiece(
         delivery=_MADE, number=0, is_last=True, advances=(), rows=rows, quarantined=(), bytes=0, records=0
     )
@@ -143,14 +131,15 @@ def _make(connection: Connection, job: Job, stage: Stage, pieces: Sequence[Stage
     return piece
 
 
-def _make_of_records(connection: Connection, job: Job, stage: Stage) -> int:
+def _make_of_records(connection: Connection, job: Job, stage: Stage, count: int) -> int:
     run(connection, WORK_MEMORY)
     for name in _never_null(job):
         run(connection, f"ALTER TABLE {stage.rows} ALTER COLUMN {quoted(name)} SET NOT NULL")
     records = stage.of_records(job.columns).rows
     # Without statistics, the plan of a join or of groups would be a guess.
     run(connection, f"ANALYZE {records}")
-    now = _columns(job, _made_of(connection, job, records)[0])
+    check_rows(connection, stage, records, rows=count)
+    now = _columns(job, _made_of(connection, job, records))
     if [(each.name, each.type) for each in now] != [(each.name, each.type) for each in job.written]:
         # INSERT would round or cut values.
         raise QueryChanged(job.declared.name)
@@ -158,36 +147,6 @@ def _make_of_records(connection: Connection, job: Job, stage: Stage) -> int:
     run(connection, "SET LOCAL client_connection_check_interval = '10s'")
     with _refusing_rows(job):
         return _insert_made(connection, job, records, into=stage.writer)
-
-
-def may_transform_files(job: Job) -> bool:
-    """Whether records may go from files through the query into the target, as far as the rows are concerned."""
-    # Old rows are deleted first, and the rows of a target without lineage could not be counted by file.
-    return job.is_by_record and not job.replaced and job.declared.target.lineage == job.has_lineage
-
-
-def transform_file(connection: Connection, job: Job, stage: Stage, encoded: Iterator[bytes]) -> Made:
-    """Write the rows of some records to the target."""
-    arriving = stage.beside("arriving")
-    connection.execute(filled(SQL["empty_arriving"], arriving=arriving, records=stage.of_records(job.columns).rows))
-    copy_encoded(connection, encoded, table=arriving, names=stage.in_files)
-    return transform_table(connection, job, arriving)
-
-
-def transform_table(connection: Connection, job: Job, records: str) -> Made:
-    """The same for the records in a table."""
-    count = filled(
-        SQL["count_made"],
-        producer_id=PRODUCER_ID if job.has_lineage else "CAST(NULL AS bigint)",
-        has_null=" OR ".join(f"{quoted(name)} IS NULL" for name in _never_null(job)) or "false",
-        query=_query(job, records),
-    )
-    counted = connection.execute(count).all()
-    target = Writer.into_target(job.declared.target, job.written)
-    if any(row.has_null for row in counted):
-        raise RowsRefused(job.declared.name, target.table, "a column that is declared not null is null")
-    written = _insert_made(connection, job, records, into=target)
-    return written, Counter({row.producer_id: row.rows for row in counted})
 
 
 def _insert_made(connection: Connection, job: Job, records: str, *, into: Writer) -> int:

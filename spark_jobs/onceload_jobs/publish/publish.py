@@ -1,7 +1,6 @@
 """Publish all staged rows of a batch, with all of their proofs, in one commit."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -27,18 +26,18 @@ from onceload_core.postgres.connection import CONCURRENT_CHANGE, first_line, tra
 from onceload_core.replay import Condition, Counts
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, Replacement
-from onceload_jobs.batch.pieces import StagedPiece, advances_of, check_kept, move_to_table, staged_pieces
+from onceload_jobs.batch.pieces import StagedPiece, advances_of, check_kept, move_to_table, still_in_files
 from onceload_jobs.batch.spool import read_file
-from onceload_jobs.batch.stage import Stage, StageLost
+from onceload_jobs.batch.stage import Stage
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Target, Write
-from onceload_jobs.publish.early_copy import EarlyCopy, OpenTransaction
+from onceload_jobs.publish.early_copy import EarlyCopy, OpenTransaction, copy_all
+from onceload_jobs.publish.made_rows import MadeRows, made_in_files, made_in_table
 from onceload_jobs.publish.merge import merge_in, refuse_twice
 from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from onceload_jobs.publish.replaced_rows import replace_rows
 from onceload_jobs.publish.source import WORK_MEMORY
 from onceload_jobs.read.limits import check_quarantine
-from onceload_jobs.write.binary_copy import copy_encoded
 from onceload_jobs.write.find_refused import is_of_rows
 from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.sql import Sql, run, table_name
@@ -69,10 +68,8 @@ class _BatchTotals:
 
     pieces: int
     rows: int
-    #: The files with rows that are in no table.
-    files: tuple[str, ...]
-    #: How many rows of a transform in those files each file of records has.
-    rows_of: Counter[int | None]
+    #: The files with rows that are in no table, each with their number.
+    files: Mapping[str, int]
     #: How many good records were read; a transform may make more or fewer rows of them.
     records: int
     bytes: int
@@ -80,6 +77,8 @@ class _BatchTotals:
     advances: tuple[Advance, ...]
     #: The generations whose rows are replaced.
     replaced: tuple[ProducerId, ...]
+    #: How many records a transform made no row of.
+    filtered: int = 0
 
     @classmethod
     def of(cls, job: Job, pieces: Sequence[StagedPiece]) -> "_BatchTotals":
@@ -89,8 +88,7 @@ class _BatchTotals:
         return cls(
             pieces=len(pieces),
             rows=sum(piece.rows for piece in pieces),
-            files=tuple(piece.file for piece in pieces if piece.file),
-            rows_of=_added_up(each for piece in pieces for each in piece.rows_of),
+            files={piece.file: piece.rows for piece in pieces if piece.file},
             records=sum(piece.records for piece in pieces),
             bytes=sum(piece.bytes for piece in pieces),
             quarantined=tuple(record for piece in pieces for record in piece.quarantined),
@@ -98,21 +96,14 @@ class _BatchTotals:
             replaced=replaced,
         )
 
-    def with_made(self, rows_of: Counter[int | None]) -> "_BatchTotals":
-        """With the rows of a transform that the publishing transaction has made."""
-        return replace(self, rows=rows_of.total(), rows_of=rows_of)
+    def with_made(self, made: MadeRows) -> "_BatchTotals":
+        advances = tuple(replace(each, rows=made.rows_of.get(each.producer_id, 0)) for each in self.advances)
+        return replace(self, advances=advances, filtered=made.filtered)
 
     @property
     def probe(self) -> Advance | None:
         """An advance that shows whether the batch took effect."""
         return next((advance for advance in self.advances if advance.spans), None)
-
-
-def _added_up(rows_of: Iterable[tuple[int | None, int]]) -> Counter[int | None]:
-    total: Counter[int | None] = Counter()
-    for file, rows in rows_of:
-        total[file] += rows
-    return total
 
 
 def _noted_as_replaced(replaced: Sequence[ProducerId]) -> tuple[Advance, ...]:
@@ -136,18 +127,16 @@ def publish(
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     patience, outcome = Patience(), _Outcome.TRY_AGAIN
     transaction = early.take(pieces) if early else None
+    if job.declared.transform is not None:
+        stage, totals = patience.until_answered(partial(_with_made, engine, job, stage, totals, pieces))
     with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
         while outcome is _Outcome.TRY_AGAIN:
-            if job.is_by_record and stage.spool is not None:
-                transaction = patience.until_answered(_Transforming(engine, job, stage, totals, transaction))
-                totals = totals.with_made(transaction.made)
             if stage.producer is not None and transaction is None:
-                stage, totals = patience.until_answered(partial(_moved_to_table, engine, job, stage, totals.pieces))
+                stage, totals = patience.until_answered(partial(_moved_to_table, engine, job, stage, totals))
             if transaction is not None and transaction.offered is not None:
                 new = _all_new(stage, totals, transaction)
             else:
-                select_new = partial(duplicate_filter.select_new, staged=totals.rows, in_files=totals.rows_of)
-                new = patience.until_answered(partial(select_new, totals.advances))
+                new = patience.until_answered(partial(duplicate_filter.select_new, totals.advances, staged=totals.rows))
             commit = _commit_of(job, stage, totals, new, claim=claim, transaction=transaction)
             outcome = _try_to_commit(ledger, job, totals, commit, patience, transaction=transaction, early=early)
             # The transaction that has copied files early serves the first try, and ends with it.
@@ -171,7 +160,7 @@ def _try_to_commit(
     transaction: OpenTransaction | None,
     early: EarlyCopy | None,
 ) -> _Outcome:
-    """Commit once, and wait before another try; what has copied or transformed files early is closed at once."""
+    """Commit once, and wait before another try; what has copied files early is closed at once."""
     try:
         with ExitStack() as opened:
             if early:
@@ -192,49 +181,26 @@ def _try_to_commit(
     return _Outcome.TOOK_EFFECT
 
 
-class _Transforming:
-    """Transforms the records that the transaction of the early copies has left, or all of them in a new transaction."""
-
-    def __init__(
-        self, engine: Engine, job: Job, stage: Stage, totals: _BatchTotals, transaction: OpenTransaction | None
-    ) -> None:
-        self._engine, self._job, self._stage, self._files, self._transaction = (
-            engine,
-            job,
-            stage,
-            totals.files,
-            transaction,
-        )
-
-    def __call__(self) -> OpenTransaction:
-        job, stage = self._job, self._stage
-        with translated(pipeline=job.declared.name, doing="transforming records"), _refusing_rows(job):
-            # A transaction that has failed is not used again.
-            transaction, self._transaction = self._transaction or OpenTransaction.begin(self._engine, job, stage), None
-            try:
-                transaction.transform_rest(self._files)
-            except FileNotFoundError as error:
-                transaction.close()
-                raise StageLost(stage.name) from error
-            except BaseException:
-                transaction.close()
-                raise
-        return transaction
-
-
-def _moved_to_table(engine: Engine, job: Job, stage: Stage, count: int) -> tuple[Stage, _BatchTotals]:
-    """The same batch with all rows in the table of its stage, where the server decides which of them are new."""
+def _moved_to_table(engine: Engine, job: Job, stage: Stage, totals: _BatchTotals) -> tuple[Stage, _BatchTotals]:
+    """The same batch with all rows in the table of its stage, where the server decides about them."""
     with translated(pipeline=job.declared.name, doing="staging rows"), _refusing_rows(job):
-        try:
-            for piece in staged_pieces(engine, stage):
-                if piece.file is not None:
-                    move_to_table(engine, stage, piece.file)
-        except FileNotFoundError as error:
-            raise StageLost(stage.name) from error
-        pieces = staged_pieces(engine, stage)
-    if len(pieces) != count:
-        raise StageLost(stage.name)
-    return replace(stage, spool=None, producer=None), _BatchTotals.of(job, pieces)
+        for file in totals.files:
+            move_to_table(engine, stage, file)
+    return replace(stage, spool=None, producer=None), replace(totals, files={})
+
+
+def _with_made(
+    engine: Engine, job: Job, stage: Stage, totals: _BatchTotals, pieces: Sequence[StagedPiece]
+) -> tuple[Stage, _BatchTotals]:
+    """With the rows that a transform made of each file, and the number of records without any."""
+    if not job.has_lineage:
+        return stage, totals.with_made(MadeRows.without_lineage(pieces))
+    if (made_of := made_in_files(pieces)) is None:
+        stage, totals = _moved_to_table(engine, job, stage, totals)
+        with translated(pipeline=job.declared.name, doing="counting rows"), engine.begin() as connection:
+            run(connection, WORK_MEMORY)
+            made_of = made_in_table(connection, stage, rows=totals.rows)
+    return stage, totals.with_made(MadeRows.of(job, pieces, made_of))
 
 
 def _all_new(stage: Stage, totals: _BatchTotals, transaction: OpenTransaction) -> NewRows:
@@ -268,8 +234,7 @@ def _commit_of(
             loaded=new.count,
             duplicate=totals.rows - new.count,
             quarantined=len(totals.quarantined),
-            # A transform may also make several rows of one record; then nothing was filtered out.
-            filtered=max(0, totals.records - totals.rows),
+            filtered=totals.filtered,
         ),
         "bytes": totals.bytes,
         "quarantined": totals.quarantined,
@@ -370,15 +335,10 @@ class _Publication:
 
     def _copy_files(self, connection: Connection) -> int:
         """Copy the rows of the pieces that have a file."""
-        writer, folder = Writer.into_target(self._target, self.job.written), self.stage.spool
-        if folder is None:
-            return 0
         copied = dict(self.transaction.copied) if self.transaction else {}
-        try:
-            for file in set(self.totals.files) - copied.keys():
-                rows = read_file(folder, file)
-                copied[file] = copy_encoded(connection, rows, table=writer.table, names=writer.names)
-        except FileNotFoundError as error:
-            # A cleaner of temporary files may have removed it; then the batch is staged again.
-            raise StageLost(self.stage.name) from error
+        with still_in_files(self.stage):
+            for file, rows in self.totals.files.items():
+                if file not in copied:
+                    copy_all(connection, self.job, read_file(self.stage.spool or "", file), rows=rows)
+                    copied[file] = rows
         return sum(copied.values())

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import TextClause
+from sqlalchemy import Connection, TextClause
 
 from onceload_core.postgres.connection import statements
+from onceload_jobs.batch.stage import Stage, StageLost
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.write.sql import Sql, filled
 
@@ -26,6 +27,12 @@ class RowSource:
     def counts(self) -> TextClause:
         """A statement that counts the rows by producer."""
         return filled(SQL["count_by_producer"], rows=self.rows)
+
+
+def check_rows(connection: Connection, stage: Stage, table: Sql, *, rows: int) -> None:
+    """Refuse a table of a stage that does not hold what was staged."""
+    if connection.execute(filled(SQL["count_rows"], rows=table)).scalar_one() != rows:
+        raise StageLost(stage.name)
 
 
 def position_of(ids: str, *, of_record: tuple[str, ...]) -> str:

@@ -11,8 +11,8 @@ from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 #: Reasons to refuse a row: its values, a duplicate key, a constraint, a trigger, a server limit.
 ROW_REFUSED = ("21", "22", "23", "P0", "54")
-#: The data of COPY is not in its format, so we encoded it wrongly.
-_ENCODED_WRONGLY = "22P04"
+#: The data of COPY is not in its format: we encoded it wrongly, or a file of it is cut.
+ENCODED_WRONGLY = "22P04"
 
 
 def refused_or_raise(
@@ -75,4 +75,4 @@ def _offer(
 
 def is_of_rows(error: DBAPIError) -> bool:
     """Whether the error is about rows."""
-    return sqlstate(error).startswith(ROW_REFUSED) and sqlstate(error) != _ENCODED_WRONGLY
+    return sqlstate(error).startswith(ROW_REFUSED) and sqlstate(error) != ENCODED_WRONGLY

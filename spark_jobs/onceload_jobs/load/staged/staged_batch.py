@@ -9,6 +9,7 @@ from functools import partial
 
 from onceload_core.errors import DatabaseLost, RowsRefused
 from onceload_core.events import event
+from onceload_core.guards import RowsDiffer
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
 from onceload_core.postgres.connection import translated
@@ -28,7 +29,7 @@ from onceload_jobs.load.staged.overtaking import Overtaking, overtaking, sealed_
 from onceload_jobs.pipeline.declared import Declared, UnknownFields, Write
 from onceload_jobs.publish.early_copy import EarlyCopy
 from onceload_jobs.publish.named_rows import may_name_in_files
-from onceload_jobs.publish.postgres_transform import create_records, make_rows, may_transform_files
+from onceload_jobs.publish.postgres_transform import create_records, make_rows
 from onceload_jobs.publish.publish import BatchIncomplete, half_read, publish
 from onceload_jobs.publish.replaced_rows import without_records
 from onceload_jobs.quality.audit import audit_stage, check
@@ -83,7 +84,7 @@ class _Again(Enum):
     """Why a batch is staged again as it is."""
 
     LOST = "rows or pieces of it are missing, because the server crashed"
-    NEEDS_TABLE = "the target refuses rows in files, and only a table of the stage shows which"
+    NEEDS_TABLE = "the target refuses rows in files or takes other rows, and only a table of the stage shows why"
 
 
 class StagedBatch:
@@ -142,7 +143,7 @@ class StagedBatch:
                 notes = [*left_out, *staged.notes]
                 try:
                     self._publish_or_keep(job, stage, pieces, claim, bundles=bundles, notes=notes, early=early)
-                except RowsRefused:
+                except (RowsRefused, RowsDiffer):
                     if stage.spool is None:
                         raise
                     return _Again.NEEDS_TABLE
@@ -159,18 +160,17 @@ class StagedBatch:
         if not self._may_spool(job, deliveries=deliveries):
             return opened
         in_files = Writer.into_target(job.declared.target, job.written).names
-        if self._declared.is_made_by_postgres:
-            in_files = opened.of_records(job.columns).writer.names
         spool = staging.enter_context(open_spool())
         return replace(opened, spool=spool, in_files=tuple(in_files), producer=self._declared.producer)
 
     def _may_spool(self, job: Job, *, deliveries: int) -> bool:
         """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""
         declared = self._declared
-        needs_table = declared.message_id or declared.suite or needs_cast(job.written)
+        needs_table = declared.message_id or declared.suite or declared.is_made_by_postgres or needs_cast(job.written)
         if declared.producer and not (may_name_in_files(job, deliveries=deliveries) and self._may_copy_early(job)):
             return False
-        if declared.is_made_by_postgres and not may_transform_files(job):
+        if declared.transform and job.has_lineage and not job.declared.target.lineage:
+            # Files lack what names the records.
             return False
         return (
             not needs_table
@@ -220,8 +220,8 @@ class StagedBatch:
         return self._sessions.work(job)
 
     def _with_made_rows(self, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> Sequence[StagedPiece]:
-        """The pieces, with the rows that Postgres makes of their records, if they are not made by publishing."""
-        if not self._declared.is_made_by_postgres or stage.spool is not None:
+        """The pieces, with the rows that Postgres makes of their records."""
+        if not self._declared.is_made_by_postgres:
             return pieces
         return until_answered(partial(make_rows, self._context.engine, job, stage, pieces))
 

@@ -1,0 +1,67 @@
+"""Of which records a transform has made the rows of a batch.
+
+Rows name their record by `_producer_id` and `_sequence`, if the transform hands both on. Then each record without a row
+is counted as filtered, whatever number of rows the others have. Rows that name no record show only one thing: if there
+are none at all, all records are filtered.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sqlalchemy import Connection
+
+from onceload_core.names import ProducerId
+from onceload_jobs.batch.job import Job, TransformRefused
+from onceload_jobs.batch.pieces import MadeOf, StagedPiece, advances_of
+from onceload_jobs.batch.stage import Stage, StageLost
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from onceload_jobs.publish.source import SQL
+from onceload_jobs.write.sql import filled
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeRows:
+    """How many rows each file's records have, and how many records have none."""
+
+    rows_of: Mapping[ProducerId, int]
+    filtered: int
+
+    @classmethod
+    def without_lineage(cls, pieces: Sequence[StagedPiece]) -> "MadeRows":
+        has_rows = any(piece.rows for piece in pieces)
+        return cls(rows_of={}, filtered=0 if has_rows else sum(piece.records for piece in pieces))
+
+    @classmethod
+    def of(cls, job: Job, pieces: Sequence[StagedPiece], made_of: Iterable[MadeOf]) -> "MadeRows":
+        """Only the records of the batch count. More of them than were read show that a row names another place."""
+        read = {advance.producer_id: advance.rows for advance in advances_of(pieces)}
+        rows_of, named = dict.fromkeys(read, 0), dict.fromkeys(read, 0)
+        for each in made_of:
+            if each.producer_id in read:
+                rows_of[each.producer_id] += each.rows
+                named[each.producer_id] += each.records
+        if any(named[producer_id] > records for producer_id, records in read.items()):
+            raise TransformRefused(
+                job.declared.name,
+                f"rows name more records than were read of their file (select {PRODUCER_ID} and {SEQUENCE} unchanged)",
+            )
+        return cls(rows_of=rows_of, filtered=sum(read.values()) - sum(named.values()))
+
+
+def made_in_files(pieces: Sequence[StagedPiece]) -> tuple[MadeOf, ...] | None:
+    """What the files of a batch say of their rows; None if some are in the table, or files may share a record."""
+    made_of = tuple(each for piece in pieces for each in piece.made_of)
+    if any(piece.rows and piece.file is None for piece in pieces):
+        return None
+    ends = sorted((each.producer_id, each.first, each.last) for each in made_of if each.records)
+    shares = any(before[0] == after[0] and after[1] <= before[2] for before, after in pairwise(ends))
+    return None if shares else made_of
+
+
+def made_in_table(connection: Connection, stage: Stage, *, rows: int) -> tuple[MadeOf, ...]:
+    """The same of the rows in the table of the stage, all of which must be there."""
+    found = connection.execute(filled(SQL["count_by_record"], rows=stage.rows)).all()
+    if sum(each.rows for each in found) != rows:
+        raise StageLost(stage.rows)
+    return tuple(MadeOf(**each._mapping) for each in found if each.producer_id is not None)  # noqa: SLF001
