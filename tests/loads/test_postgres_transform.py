@@ -101,6 +101,13 @@ def test_postgres_makes_the_rows_of_all_records(loads):
         ),
         ("SELECT id, amount, name AS note FROM records JOIN named ON of = note", ["bee", "bee"], 0),
         ("SELECT id, amount, ':x %s %(y)s {z}' AS note FROM records WHERE note LIKE 'a%'", [":x %s %(y)s {z}"], 0),
+        ("SELECT id, amount, '; COMMIT; ' AS note FROM records WHERE note = 'a' -- ; COMMIT;", ["; COMMIT; "], 0),
+        (
+            'SELECT id, amount, $a$;\':$$;$a$ AS note /* ; /* ; */ ; */ FROM records AS ";" LIMIT ALL;',
+            [";':$$;"] * 3,
+            0,
+        ),
+        (r"SELECT id, amount, E'\';\\' AS note FROM records WHERE note = 'a'", ["';\\"], 0),
     ],
 )
 def test_a_query_makes_its_rows_once(loads, transform, rows, filtered):
@@ -176,6 +183,10 @@ def test_another_engine_is_another_version_of_the_pipeline_file(loads):
         ("SELECT secret FROM secrets, records", "permission denied for table secrets"),
         ("UPDATE secrets SET secret = 'x' RETURNING secret", "syntax error"),
         ("SELECT 1 AS id; SELECT * FROM records", "syntax error"),
+        ("SELECT * FROM records;;", "syntax error"),
+        ("SELECT 1) AS made; COMMIT; DROP TABLE kept; SELECT * FROM (SELECT 1 AS id", "several statements"),
+        ("SELECT 1) AS made; DROP TABLE kept; COMMIT; SELECT (1", "syntax error"),
+        ("SELECT * FROM records /* ; COMMIT", "unterminated /* comment"),
         ("SELECT id, id FROM records", 'column "id" specified more than once'),
         ("SELECT id, point(1, 2) AS at FROM records", "column at: found point"),
         ("SELECT id, amount * 2 AS amount FROM records", "such as numeric(12,2)"),
@@ -194,12 +205,14 @@ def test_another_engine_is_another_version_of_the_pipeline_file(loads):
 )
 def test_a_query_that_cannot_be_meant_is_refused(loads, transform, found):
     execute(loads.admin_dsn, "CREATE TABLE secrets (secret text)")
+    change(loads, "CREATE TABLE kept ()")
     write(loads, "a.jsonl", "a", "b")
 
     with pytest.raises(SettingRefused, match=re.escape(found)):
         loads.load(transform=transform)
 
     assert loads.rows_or_none() == []
+    assert loads.ask("SELECT to_regclass('kept') IS NULL") == [(False,)]
     assert loads.load().loaded == 2
 
 

@@ -4390,4 +4390,11 @@ BUGS = (
             "tests/loads/test_spark.py::test_a_transform_may_read_its_records_several_times_or_make_nothing_of_them",
         ),
     ),
+    Bug(
+        name="a transform may be several statements",
+        file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
+        correct="            _refuse_several(connection, query)\n",
+        wrong="",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Of which records a transform has made the rows of a batch.
+"""The records that a transform has made the rows of a batch from.
 
 Rows name their record by `_producer_id` and `_sequence`, if the transform hands both on. Then each record without a row
 is counted as filtered, whatever number of rows the others have. Rows that name no record show only one thing: if there

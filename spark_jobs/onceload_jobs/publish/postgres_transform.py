@@ -30,6 +30,8 @@ SQL = statements("postgres_transform.sql", package=__package__)
 #: Besides rows: what a query cannot be, names, or has no right to read.
 _QUERY_REFUSED = (*ROW_REFUSED, "0A", "2F", "38", "39", "3F", "42", "55000", "HV")
 _EXPECTED = "one query of Postgres over the relation records, without a semicolon"
+#: A cursor of more than one query.
+_SEVERAL = "42P11"
 #: What Postgres calls a column without a name.
 _UNNAMED = "?column?"
 #: The delivery of the one piece with the made rows.
@@ -43,8 +45,10 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
     with translated(pipeline=job.declared.name, doing="planning the transform"), engine.connect() as connection:
         transaction = connection.begin()
         _create(connection, records, job)
+        query = _query(job, records)
         with _refusing_the_query():
-            explained = connection.execute(filled(SQL["explain"], query=_query(job, records)))
+            _refuse_several(connection, query)
+            explained = connection.execute(filled(SQL["explain"], query=query))
         plan = explained.scalar_one()[0]["Plan"]
         check_reads_all(plan, name)
         made = _made_of(connection, job, records)
@@ -57,6 +61,16 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
         raise SettingRefused("transform", "no column", "at least one column besides _producer_id and _sequence")
     has_lineage = {PRODUCER_ID, SEQUENCE} <= made.keys()
     return writing_columns(job, columns, has_lineage=has_lineage)
+
+
+def _refuse_several(connection: Connection, query: TextClause) -> None:
+    """Let the server parse the query as a value, before any statement contains its text: it may be several statements.
+
+    Only the server knows which semicolon ends a statement, and which is inside a text, a name or a comment.
+    """
+    as_sent = query.text.replace("\\:", ":")
+    connection.execute(SQL["give_query"], {"query": as_sent})
+    connection.execute(SQL["open_query"])
 
 
 def _made_of(connection: Connection, job: Job, records: str) -> dict[str, str]:
@@ -176,7 +190,8 @@ def _refusing_the_query() -> Iterator[None]:
     except DBAPIError as error:
         if not sqlstate(error).startswith(_QUERY_REFUSED):
             raise
-        raise SettingRefused("transform", first_line(error), _EXPECTED) from error
+        found = "several statements" if sqlstate(error) == _SEVERAL else first_line(error)
+        raise SettingRefused("transform", found, _EXPECTED) from error
 
 
 @contextmanager

@@ -9,6 +9,14 @@ WITH records AS (SELECT {cast} FROM {records}) SELECT {names} FROM (
 {sql}
 ) AS made
 
+-- name: give_query
+-- The text of the query as a value, which the next statement reads.
+SELECT set_config('onceload.query', :query, true);
+
+-- name: open_query
+-- A cursor takes exactly one query: text with more statements is refused, and none of them runs. No record is read.
+DO $$ DECLARE made refcursor; BEGIN OPEN made FOR EXECUTE current_setting('onceload.query'); CLOSE made; END $$;
+
 -- name: explain
 -- The plan of the query. No record is read.
 EXPLAIN (FORMAT JSON) {query};
