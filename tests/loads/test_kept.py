@@ -19,7 +19,7 @@ from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
 from onceload_jobs.pipeline.columns import LINEAGE, parse_column
-from onceload_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, Write
+from onceload_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, UnknownFields, Write
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute
 
@@ -323,6 +323,59 @@ def test_a_batch_is_published_only_into_columns_of_the_types_that_it_was_staged_
     execute(loads.admin_dsn, f"ALTER TABLE target ALTER {restored}")
     publish_now(loads)
     assert loads.rows("id, amount") == [(1, Decimal("1.55"))]
+
+
+@pytest.mark.parametrize(
+    ("altered", "restored", "found"),
+    [
+        ("DROP id, ADD id bigint GENERATED ALWAYS AS (5) STORED", "DROP id, ADD id bigint", "id, which the table gen"),
+        ("ALTER id ADD GENERATED ALWAYS AS IDENTITY", "ALTER id DROP IDENTITY", "id, which the table generates"),
+        ("RENAME TO other", None, "which no longer exists"),
+    ],
+)
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {},
+        {"unknown_fields": UnknownFields.ADD},
+        {"target": Target(schema="public", table="target", write=Write.MERGE, key=("note",))},
+    ],
+)
+def test_a_batch_whose_table_was_altered_is_refused_in_words(loads, declared, altered, restored, found):
+    loads.declared = replace(loads.declared, **declared)
+    execute(
+        loads.admin_dsn,
+        "CREATE TABLE target (id bigint NOT NULL, amount numeric(12,2), note text PRIMARY KEY,"
+        " _producer_id bigint, _sequence bigint); ALTER TABLE target OWNER TO onceload_loader",
+    )
+    loads.write("a.jsonl", line(1)[:-2] + ', "more": 1}\n')
+    stage(loads)
+    execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
+
+    with pytest.raises(SettingRefused, match=found):
+        publish_now(loads)
+
+    execute(loads.admin_dsn, f"ALTER TABLE target {restored}" if restored else "ALTER TABLE other RENAME TO target")
+    assert publish_now(loads).loaded == 1
+    assert loads.rows() == [1]
+
+
+def test_a_batch_whose_new_column_another_load_added_with_another_type_is_given_up(loads):
+    loads.declared = replace(loads.declared, unknown_fields=UnknownFields.ADD)
+    loads.write("a.jsonl", line(1)[:-2] + ', "more": 5}\n')
+    stage(loads)
+    loads.write("b.jsonl", line(2)[:-2] + ', "more": "text"}\n')
+    other = loads.load()
+    held = loads.load()
+
+    with pytest.raises(NothingKept, match=r"columns of other types to the target \(more text\).*onceload stage FILE"):
+        publish_now(loads)
+
+    assert (other.loaded, held.loaded) == (1, 0)
+    assert loads.load().loaded == 1
+    assert loads.rows("id, more") == [(1, "5"), (2, "text")]
+    with pytest.raises(NothingKept, match="it is not staged"):
+        publish_now(loads)
 
 
 def test_a_pipeline_file_that_was_changed_does_not_publish_what_another_staged(loads):

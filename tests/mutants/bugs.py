@@ -4397,4 +4397,18 @@ BUGS = (
         wrong="",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
     ),
+    Bug(
+        name="a kept batch that can no longer be published keeps its files",
+        file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
+        correct="        except ColumnsDiffer as differing:\n            batches.give_up(kept)\n",
+        wrong="        except ColumnsDiffer as differing:\n",
+        tests=(f"{OF_KEPT}::test_a_batch_whose_new_column_another_load_added_with_another_type_is_given_up",),
+    ),
+    Bug(
+        name="rows are written to a column that the table has begun to generate",
+        file="spark_jobs/onceload_jobs/write/target.py",
+        correct="        _refuse_generated(table, wanted, fit.generated or ())\n",
+        wrong="",
+        tests=(f"{OF_KEPT}::test_a_batch_whose_table_was_altered_is_refused_in_words",),
+    ),
 )

@@ -22,7 +22,7 @@ from onceload_core.events import event
 from onceload_core.names import ProducerId
 from onceload_core.ports import Advance, Claim, Commit, QuarantinedRecord
 from onceload_core.postgres import BulkCommit, PostgresLedger
-from onceload_core.postgres.connection import CONCURRENT_CHANGE, first_line, translated
+from onceload_core.postgres.connection import first_line, translated
 from onceload_core.replay import Condition, Counts
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, Replacement
@@ -41,8 +41,8 @@ from onceload_jobs.read.limits import check_quarantine
 from onceload_jobs.write.find_refused import is_of_rows
 from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.sql import Sql, run, table_name
-from onceload_jobs.write.target import undeclared_columns
-from onceload_jobs.write.writer import ColumnsDiffer, Writer
+from onceload_jobs.write.target import refuse_altered, undeclared_columns
+from onceload_jobs.write.writer import Writer
 
 
 @dataclass(eq=False)
@@ -120,7 +120,10 @@ def publish(
     claim: Claim,
     early: EarlyCopy | None = None,
 ) -> None:
-    """Commit until it is certain that it took effect; first in the transaction that has copied files already."""
+    """Commit until it is certain that it took effect; first in the transaction that has copied files already.
+
+    ColumnsDiffer is raised if another run has added new columns of the batch with other types since it was staged.
+    """
     totals = _BatchTotals.of(job, pieces)
     if not totals.advances:
         return
@@ -129,7 +132,7 @@ def publish(
     transaction = early.take(pieces) if early else None
     if job.declared.transform is not None:
         stage, totals = patience.until_answered(partial(_with_made, engine, job, stage, totals, pieces))
-    with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
+    with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter:
         while outcome is _Outcome.TRY_AGAIN:
             if stage.producer is not None and transaction is None:
                 stage, totals = patience.until_answered(partial(_moved_to_table, engine, job, stage, totals))
@@ -207,15 +210,6 @@ def _all_new(stage: Stage, totals: _BatchTotals, transaction: OpenTransaction) -
     """All rows that the transaction copied count as new, for the producers that their records name."""
     advances = tuple(replace(each, rows=0) for each in totals.advances)
     return NewRows(source=stage.rows, count=totals.rows, advances=advances, offered=transaction.offered)
-
-
-@contextmanager
-def _new_columns_mean_busy(job: Job) -> Iterator[None]:
-    """If another run has just added columns, the batch is published by a later call, which reads their types."""
-    try:
-        yield
-    except ColumnsDiffer as error:
-        raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
 
 
 def _commit_of(
@@ -313,6 +307,9 @@ class _Publication:
         run(connection, WORK_MEMORY)
         added = undeclared_columns(connection, self.stage.rows, known=[column.name for column in job.written])
         writer = Writer.into_target(self._target, job.written).adding(added)
+        if added or replaced:
+            # Both change the table before rows are written.
+            refuse_altered(connection, table_name(self._target), columns=job.written, lineage=self._target.lineage)
         # The server's own message is still available here.
         with _refusing_rows(job):
             writer.add_columns(connection)

@@ -1,6 +1,6 @@
 """The target table: create it if it is missing, else check it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,7 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             return
         wanted = types_of(columns, lineage=target.lineage)
         _check_columns(table, wanted, {name: str(row.type) for name, row in there.items()})
-        generated = [name for name, row in there.items() if row.is_generated and name in wanted]
-        if generated:
-            found = f"{', '.join(generated)}, which the table generates (GENERATED ALWAYS)"
-            raise SettingRefused(f"target {table}", found, "declared columns that accept written values")
+        _refuse_generated(table, wanted, [name for name, row in there.items() if row.is_generated])
         unfilled = [name for name, row in there.items() if row.is_not_null and not row.is_filled and name not in wanted]
         if unfilled:
             found = f"{', '.join(unfilled)} (not null, without a default and not declared)"
@@ -50,8 +47,8 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
     """Refuse a table that holds or shows other rows than those committed, and a table that no longer exists."""
     table = table_name(declared.target)
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
-        types = _types_of_fit(connection, table)
-    if types is None:
+        is_there = _fit(connection, table) is not None
+    if not is_there:
         _refuse_lost_table(ledger, declared, table)
 
 
@@ -119,20 +116,30 @@ def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Colu
     Binary COPY would store the bytes of one type as another type of the same size, and INSERT would cast or round them.
     """
     try:
-        types = _types_of_fit(connection, table)
-        if types is not None:
-            _check_columns(table, types_of(columns, lineage=lineage), types)
+        fit = _fit(connection, table)
+        if fit is not None:
+            wanted = types_of(columns, lineage=lineage)
+            _check_columns(table, wanted, fit.types or {})
+            _refuse_generated(table, wanted, fit.generated or ())
     except SettingRefused as error:
         raise CommitRefused(error.setting, error.found, error.expected) from error
+    if fit is None:
+        raise CommitRefused("target.table", f"{table}, which no longer exists", f"{table} (rename or restore it)")
 
 
-def _types_of_fit(connection: Connection, table: str) -> Mapping[str, str] | None:
-    """The types of the table's columns, if it exists; refused if a commit does not fully control its rows."""
+def _refuse_generated(table: str, wanted: Mapping[str, str], generated: Iterable[str]) -> None:
+    if names := [name for name in generated if name in wanted]:
+        found = f"{', '.join(names)}, which the table generates (GENERATED ALWAYS)"
+        raise SettingRefused(f"target {table}", found, "declared columns that accept written values")
+
+
+def _fit(connection: Connection, table: str) -> Record | None:
+    """The table's columns, if it exists; refused if a commit does not fully control its rows."""
     there = connection.execute(SQL["unfit"], {"table": table}).all()
     for row in there:
         if why := _why_unfit(row):
             raise SettingRefused("target.table", f"{row.name}, {why}", _FIT)
-    return next((row.types or {} for row in there if row.is_target), None)
+    return next((row for row in there if row.is_target), None)
 
 
 _FIT = "a permanent table, or a partitioned one whose partitions are permanent tables of this database"

@@ -24,8 +24,8 @@ SELECT array_agg(CAST(attname AS text)) AS names
  GROUP BY indexrelid;
 
 -- name: unfit
--- The table and its partitions, with the reasons why a commit would not control all of their rows; and the types of the
--- table's columns, which its partitions share.
+-- The table and its partitions, with the reasons why a commit would not control all of their rows; the types of the
+-- table's columns, which its partitions share; and the columns that the table itself always fills.
 SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,
        CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,
        (SELECT CAST(min(rulename) AS text) FROM pg_rewrite
@@ -33,7 +33,10 @@ SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kin
        oid = to_regclass(:table) AS is_target,
        CASE WHEN oid = to_regclass(:table) THEN
             (SELECT json_object_agg(attname, format_type(atttypid, atttypmod)) FROM pg_attribute
-              WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped) END AS types
+              WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped) END AS types,
+       (SELECT array_agg(CAST(attname AS text) ORDER BY attnum) FROM pg_attribute
+         WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
+           AND (attidentity = 'a' OR attgenerated <> '')) AS generated
   FROM pg_class
  WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))
  ORDER BY 1;

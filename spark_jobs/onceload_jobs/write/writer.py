@@ -25,6 +25,12 @@ class ColumnsDiffer(Exception):
         self._found = {column.name: column for column in found}
         self._is_full = is_full
 
+    def __str__(self) -> str:
+        if self._is_full:
+            return "the target has no room for its new columns"
+        there = ", ".join(f"{column.name} {column.type}" for column in self._found.values())
+        return f"since it was staged, another load has added columns of other types to the target ({there})"
+
     def settled(self, added: tuple[Column, ...]) -> tuple[Column, ...]:
         """The columns for fields, with the types of the table; if the table is full, no new ones."""
         if self._is_full:

@@ -35,6 +35,7 @@ from onceload_jobs.quality.audit import audit_stage, check
 from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.work.session import renewed
 from onceload_jobs.write.codec import OtherRelease
+from onceload_jobs.write.writer import ColumnsDiffer
 
 #: How often a kept stage is renewed while it may be kept.
 _RENEWALS = 60
@@ -51,7 +52,8 @@ class NothingKept(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: batch {self.batch} cannot be published: {self.found}. Nothing of it was "
-            "published, and the next load plans the same records again. Stage the batch again under the same name."
+            "published, and the next load plans the same records again. Run `onceload load FILE`, or stage the batch "
+            f"again under the same name with `onceload stage FILE --batch {self.batch}`."
         )
 
 
@@ -203,6 +205,9 @@ def _locked(
         except OtherRelease as other:
             batches.give_up(kept)
             raise NothingKept(declared.name, batch, "another release of Onceload staged it") from other
+        except ColumnsDiffer as differing:
+            batches.give_up(kept)
+            raise NothingKept(declared.name, batch, str(differing)) from differing
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
-from onceload_core.errors import DatabaseLost, RowsRefused
+from onceload_core.errors import DatabaseLost, PipelineBusy, RowsRefused
 from onceload_core.events import event
 from onceload_core.guards import RowsDiffer
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
-from onceload_core.postgres.connection import translated
+from onceload_core.postgres.connection import CONCURRENT_CHANGE, translated
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.job import Job, Replacement
 from onceload_jobs.batch.kept import keep_batch
@@ -36,7 +36,7 @@ from onceload_jobs.quality.audit import audit_stage, check
 from onceload_jobs.read.board_work import Bundle, Delivery, decode_work, offers_of
 from onceload_jobs.write.binary_copy import needs_cast
 from onceload_jobs.write.patience import until_answered
-from onceload_jobs.write.writer import Writer
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 #: A crash of the server empties unlogged tables; the next staging then starts from nothing.
 _STAGINGS_MAX = 5
@@ -258,7 +258,11 @@ class StagedBatch:
                     audit = audit_stage(engine, ledger, job, stage, pieces, docs=settings.docs)
                     check(audit, job, stage)
             with stopwatch.during(Phase.PUBLISH):
-                publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
+                try:
+                    publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
+                except ColumnsDiffer as error:
+                    # The next call reads their types.
+                    raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
         elif any(piece.advances for piece in pieces):
             sealed = tuple(sealed_ends(self._declared.source, bundles, pieces))
             keep_batch(engine, job, stage, claim, deliveries=len(bundles), notes=notes, sealed=sealed)
