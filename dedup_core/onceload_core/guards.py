@@ -14,11 +14,17 @@ from onceload_core.spans import SpanSet
 class RowsDiffer(NeedsAPerson):
     pipeline: str
     batch: str
-    #: As counted by the database.
-    written: int
+    #: As counted by the database; None if `write_rows` returned no number.
+    written: int | None
     expected: int
 
     def __str__(self) -> str:
+        if self.written is None:
+            return (
+                f"pipeline {self.pipeline}, batch {self.batch}: write_rows returned no number of rows instead of "
+                f"{self.expected:,}. The commit was rolled back, and none of these rows is loaded. Return the number "
+                "of rows that the database wrote, such as the rowcount of the statement, and commit again."
+            )
         return (
             f"pipeline {self.pipeline}, batch {self.batch}: the database wrote {self.written:,} rows instead of "
             f"{self.expected:,}. The commit was rolled back, and none of these rows is loaded. A trigger, a rule or a "
@@ -26,10 +32,11 @@ class RowsDiffer(NeedsAPerson):
         )
 
 
-def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], written: int) -> None:
-    """Refuse a commit that wrote another number of rows than its receipts state."""
+def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], written: object) -> None:
+    """Refuse a commit that wrote another number of rows than its receipts state, or does not say how many."""
     if written != commit.counts.loaded:
-        raise RowsDiffer(commit.session.pipeline, commit.batch, written=written, expected=commit.counts.loaded)
+        counted = written if isinstance(written, int) else None
+        raise RowsDiffer(commit.session.pipeline, commit.batch, written=counted, expected=commit.counts.loaded)
 
 
 def refuse_taken(

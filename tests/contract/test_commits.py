@@ -233,6 +233,17 @@ def test_rows_that_the_database_did_not_write_are_not_recorded_as_loaded(world, 
     assert len(world.rows()) == 10
 
 
+def test_a_write_that_returns_no_number_is_refused_in_words(world):
+    producer, session = world.producer(), world.session()
+    commit = world.commit_of(session, producer, TEN)
+
+    with pytest.raises(RowsDiffer, match="write_rows returned no number of rows instead of 10"):
+        world.ledger.commit(replace(commit, write_rows=lambda transaction: print(commit.write_rows(transaction))))
+
+    assert world.rows() == []
+    assert world.ledger.position("events") == 0
+
+
 def test_an_advance_without_spans_notes_what_was_seen_and_consumes_nothing(world):
     producer, other, session = world.producer("a"), world.producer("b"), world.session()
     world.ledger.commit(world.commit_of(session, producer, TEN))

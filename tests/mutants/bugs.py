@@ -4407,7 +4407,7 @@ BUGS = (
     Bug(
         name="rows are written to a column that the table has begun to generate",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="        _refuse_generated(table, wanted, fit.generated or ())\n",
+        correct="            _refuse_generated(table, wanted, fit.generated or ())\n",
         wrong="",
         tests=(f"{OF_KEPT}::test_a_batch_whose_table_was_altered_is_refused_in_words",),
     ),

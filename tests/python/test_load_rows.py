@@ -217,6 +217,34 @@ def test_bad_rows_go_to_quarantine_and_can_be_seen(rows: Rows) -> None:
     assert found[2][2] == "a value of type object cannot be loaded"
 
 
+def test_a_number_of_more_digits_than_python_writes_is_a_value_like_others(rows: Rows) -> None:
+    large = 10**5000
+    columns = {"id": "bigint", "text": "text", "object": "jsonb"}
+    loaded = [
+        {"id": 1, "text": large, "object": {"in": [large]}},
+        {"id": 2, "text": -large, "object": -large},
+        {"id": large, "text": "x", "object": 1},
+        {"id": 4, "text": {large}, "object": 1},
+    ]
+
+    assert rows.load(loaded, first_id=0, columns=columns) == (2, 0, 2)
+    found = rows.ask("SELECT text, object::text FROM target ORDER BY id")
+    digits = "1" + "0" * 5000
+    assert found == [(digits, f'{{"in": [{digits}]}}'), (f"-{digits}", f"-{digits}")]
+
+
+def test_decimals_whose_last_digits_are_left_out_are_loaded_with_them(rows: Rows) -> None:
+    hundreds = pa.array([Decimal(12300), None], pa.decimal128(5, -2))
+    columns = {"id": "bigint", "amount": "numeric(12,2)", "object": "jsonb"}
+
+    offered = pa.table({"id": [1, 2], "amount": hundreds, "object": hundreds})
+    assert rows.load(offered, first_id=0, columns=columns) == (2, 0, 0)
+    assert rows.there("id, amount, object") == [(1, Decimal("12300.00"), 12300), (2, None, None)]
+    in_lists = pa.table({"id": [3], "amount": [1], "object": pa.array([[Decimal(100)]], pa.list_(hundreds.type))})
+    with pytest.raises(onceload.OfferRefused, match=r"their columns cannot be read .* Nothing was loaded"):
+        rows.load(in_lists, first_id=2, columns=columns)
+
+
 def test_bad_rows_of_a_frame_go_to_quarantine(rows: Rows) -> None:
     given = pd.DataFrame({"id": ["1", "two", None], "amount": [1.5, 2.5, 3.5], "note": ["x", "y", "z"]})
 

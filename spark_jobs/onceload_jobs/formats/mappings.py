@@ -119,4 +119,12 @@ def _kept_value(value: object, column_type: ColumnType | None) -> str:
     try:
         return kept_form(_plain(value), column_type)
     except ValueRefused:
-        return json.dumps({"unreadable": repr(value)})
+        return json.dumps({"unreadable": _shown(value)})
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:
+        # An integer in it has more digits than Python writes.
+        return f"a value of type {type(value).__name__}"

@@ -14,6 +14,8 @@ from onceload_jobs.pipeline.declared import UnknownFields
 
 #: The length of the footer and the mark at the end of a file.
 _TAIL_BYTES = 8
+#: Of the widest decimal.
+_DIGITS_MAX = 76
 
 
 def read_table(
@@ -21,8 +23,12 @@ def read_table(
 ) -> Records:
     """Read the rows of a table; they are numbered from 0. Raises an ArrowException for types that Parquet lacks."""
     file = io.BytesIO()
-    table = pa.table([_without_dictionary(column) for column in table.columns], names=table.column_names)
-    pq.write_table(table, file, row_group_size=max(1, table.num_rows), compression="none", use_dictionary=False)
+    table = pa.table([_as_parquet_has_it(column) for column in table.columns], names=table.column_names)
+    try:
+        pq.write_table(table, file, row_group_size=max(1, table.num_rows), compression="none", use_dictionary=False)
+    except OSError as error:
+        # The file is in memory. It refuses a type that Parquet lacks inside a list or an object.
+        raise pa.ArrowInvalid(str(error)) from error
     raw = file.getvalue()
     group = RowGroup(
         number=0,
@@ -35,6 +41,14 @@ def read_table(
     )
     part = Part(producer_id=producer_id, first=0, end=table.num_rows, raw=raw, row_group=group)
     return read_parquet(part, url="the given rows", columns=columns, unknown_fields=unknown_fields)
+
+
+def _as_parquet_has_it(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same values in a type that Parquet has."""
+    if not pa.types.is_decimal(column.type) or column.type.scale >= 0:
+        return _without_dictionary(column)
+    digits = column.type.precision - column.type.scale
+    return column.cast(pa.decimal256(digits, 0)) if digits <= _DIGITS_MAX else column
 
 
 def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:

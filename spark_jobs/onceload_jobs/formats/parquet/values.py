@@ -142,8 +142,9 @@ def _json_of_object(fields: dict[str, object]) -> str:
 
 _WRITTEN: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
     ((_Real,), lambda real: str(np.float32(real)).replace("inf", "Infinity").replace("nan", "NaN")),
-    ((type(None), bool, int, float), json.dumps),
-    ((Decimal,), lambda number: f"{number:f}"),
+    ((type(None), bool, float), json.dumps),
+    # Python itself writes no integer of more than 4300 digits.
+    ((int, Decimal), lambda number: f"{Decimal(number):f}"),
     ((bytes,), lambda octets: json.dumps(f"\\x{octets.hex()}")),
     ((date, time), lambda moment: json.dumps(moment.isoformat())),
     ((list, tuple), lambda values: f"[{','.join(map(_json_of, values))}]"),
