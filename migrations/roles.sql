@@ -49,13 +49,14 @@ GRANT USAGE, CREATE ON SCHEMA onceload_stage TO onceload_loader;
 
 -- Committed entries stay written.
 GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span, onceload.declaration TO onceload_loader;
+GRANT SELECT, INSERT, UPDATE, DELETE ON onceload.loaded_file TO onceload_loader;
+GRANT UPDATE (layout) ON onceload.declaration TO onceload_loader;
 GRANT SELECT, INSERT ON onceload.delivery_failure, onceload.quality_result TO onceload_loader;
 GRANT SELECT, INSERT, UPDATE ON onceload.pipeline TO onceload_loader;
 GRANT SELECT, INSERT, DELETE ON onceload.delivery_span, onceload.snapshot_producer, onceload.message
    TO onceload_loader;
 GRANT SELECT, INSERT, UPDATE, DELETE
-   ON onceload.producer, onceload.loaded_file, onceload.session, onceload.delivery, onceload.quarantine, onceload.audit,
-      onceload.snapshot
+   ON onceload.producer, onceload.session, onceload.delivery, onceload.quarantine, onceload.audit, onceload.snapshot
    TO onceload_loader;
 -- New producers go on behind those that a recovery has brought back.
 GRANT SELECT, UPDATE ON SEQUENCE onceload.producer_producer_id_seq TO onceload_loader;
@@ -68,8 +69,9 @@ GRANT SELECT (quarantine_id, pipeline_id, position, producer_id, sequence_id, co
    ON onceload.quarantine TO onceload_reader;
 GRANT SELECT (audit_id, number, expectation, about, severity, success, unexpected, checked)
    ON onceload.quality_result TO onceload_reader;
+GRANT SELECT ON onceload.loaded_file TO onceload_reader;
 GRANT SELECT
-   ON onceload.pipeline, onceload.declaration, onceload.producer, onceload.loaded_file, onceload.session,
-      onceload.ledger, onceload.ledger_span, onceload.delivery, onceload.delivery_span, onceload.delivery_failure,
+   ON onceload.pipeline, onceload.declaration, onceload.producer, onceload.session, onceload.ledger, onceload.ledger_span,
+      onceload.delivery, onceload.delivery_span, onceload.delivery_failure,
       onceload.snapshot, onceload.snapshot_producer, onceload.audit
    TO onceload_reader;

@@ -56,6 +56,8 @@ CREATE TABLE onceload.declaration (
     terms        jsonb NOT NULL,
     rest         jsonb NOT NULL,
     declared_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Where the fields of a record are in its bytes. Left empty: a release that did not keep it took this version.
+    layout       jsonb,
     CONSTRAINT declaration_versions_have_no_twins PRIMARY KEY (pipeline_id, version),
     CONSTRAINT declaration_versions_count_up_from_one CHECK (version >= 1)
 );

@@ -9,7 +9,7 @@ would be other records, so the terms cannot change while anything is consumed.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onceload_core.errors import CallAgain, WrongUse
 from onceload_core.names import Version
@@ -34,6 +34,9 @@ class Declaration:
     #: Give consumed sequence ids their meaning. An empty value means none. A missing key is not compared.
     terms: Mapping[str, str] = field(default_factory=dict)
     rest: Mapping[str, str] = field(default_factory=dict)
+    #: Where the fields of a record are in its bytes, for programs. The texts above say the same, so only they are
+    #: compared. None: the version is from before it was kept.
+    layout: Mapping[str, object] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ def settled(before: Declaration | None, after: Declaration) -> Declaration:
     """A declaration, with the terms that it leaves out taken from the one before."""
     if before is None:
         return after
-    return Declaration(terms={**before.terms, **after.terms}, rest=after.rest)
+    return replace(after, terms={**before.terms, **after.terms})
 
 
 def names_other_messages(remembered: str, after: Declaration) -> bool:

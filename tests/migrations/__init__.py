@@ -1,5 +1,6 @@
 """The migrations, and what comes after them."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from onceload import schema
 FIRST = "0001"
 THIS = schema.head()
 NEXT = f"{int(THIS) + 1:04}"
+#: Lines of roles.sql on what later migrations have added.
+_LATER = re.compile(r"UPDATE \(layout\)|onceload\.loaded_file")
 _MIGRATION = """
 from alembic import op
 
@@ -37,5 +40,5 @@ def only_the_first(folder: Path) -> Path:
         if not path.name.startswith(f"{FIRST}_"):
             path.unlink()
     roles = folder / "roles.sql"
-    roles.write_text(roles.read_text().replace("onceload.loaded_file, ", ""))
+    roles.write_text("".join(each for each in roles.read_text().splitlines(keepends=True) if not _LATER.search(each)))
     return folder

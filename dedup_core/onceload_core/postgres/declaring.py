@@ -31,8 +31,14 @@ def declare(connection: Connection, pipeline: Pipeline, *, version: Version | No
         refuse_other_version(pipeline.name, version, taken)
     if found is None or taken is None:
         taken = _take(connection, pipeline, version=version)
-    elif pipeline.folder not in (None, found.folder):
-        _follow_folder(connection, pipeline)
+    else:
+        if pipeline.folder not in (None, found.folder):
+            _follow_folder(connection, pipeline)
+        if not found.has_layout:
+            # An earlier release took this version. Its texts are the same, so its layout is too.
+            layout = _layout(pipeline.declaration)
+            kept = {"pipeline_id": found.pipeline_id, "version": found.version, "layout": layout}
+            connection.execute(SQL["keep_layout"], kept)
     connection.execute(SQL["set_limits"], {**_limits(pipeline), "version": taken.number})
     return taken
 
@@ -112,10 +118,15 @@ def _keep(connection: Connection, pipeline_id: int, declaration: Declaration) ->
         "version": number,
         "terms": json.dumps(dict(declaration.terms)),
         "rest": json.dumps(dict(declaration.rest)),
+        "layout": _layout(declaration),
     }
     taken_at = connection.execute(SQL["keep_declaration"], kept).scalar_one()
     connection.execute(SQL["drop_deliveries"], {"pipeline_id": pipeline_id})
     return Version(number=number, taken_at=taken_at)
+
+
+def _layout(declaration: Declaration) -> str | None:
+    return None if declaration.layout is None else json.dumps(dict(declaration.layout))
 
 
 def _limits(pipeline: Pipeline) -> dict[str, object]:

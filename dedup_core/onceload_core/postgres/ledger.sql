@@ -24,7 +24,7 @@ UPDATE onceload.pipeline
 -- name: find_declaration
 -- The version in force.
 SELECT pipeline.pipeline_id, pipeline.version, declaration.declared_at, pipeline.folder, declaration.terms,
-       declaration.rest
+       declaration.rest, declaration.layout IS NOT NULL AS has_layout
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline.name = :pipeline;
 
 -- name: in_use
@@ -39,8 +39,14 @@ SELECT EXISTS (
 UPDATE onceload.pipeline SET version = version + 1 WHERE pipeline_id = :pipeline_id RETURNING version;
 
 -- name: keep_declaration
-INSERT INTO onceload.declaration (pipeline_id, version, terms, rest)
-VALUES (:pipeline_id, :version, CAST(:terms AS jsonb), CAST(:rest AS jsonb)) RETURNING declared_at;
+INSERT INTO onceload.declaration (pipeline_id, version, terms, rest, layout)
+VALUES (:pipeline_id, :version, CAST(:terms AS jsonb), CAST(:rest AS jsonb), CAST(:layout AS jsonb))
+RETURNING declared_at;
+
+-- name: keep_layout
+-- A layout is written once: that of an earlier version stays.
+UPDATE onceload.declaration SET layout = CAST(:layout AS jsonb)
+ WHERE pipeline_id = :pipeline_id AND version = :version AND layout IS NULL;
 
 -- name: remembered
 -- The columns of the remembered business ids: those of the last version that had any.

@@ -5,13 +5,14 @@ settled a moment later, so `PostgresLedger.settle` checks it again.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NewType
 
 from sqlalchemy import Engine
 
+from onceload_core.declaration import Declaration
 from onceload_core.errors import NotFound
 from onceload_core.names import Position, ProducerId
 from onceload_core.ports import QuarantineState
@@ -56,6 +57,8 @@ class KeptRecord:
     pipeline: str
     #: The position of the commit that consumed it.
     position: Position
+    #: The number of the version of the pipeline file that read it.
+    version: int | None
     producer_id: ProducerId
     file: str
     generation: int | None
@@ -140,6 +143,16 @@ def find_root(engine: Engine, pipeline: str) -> str | None:
     return root
 
 
+def find_declarations(engine: Engine, pipeline: str, versions: Collection[int]) -> Mapping[int, Declaration]:
+    """What the pipeline file declared, by the number of its version."""
+    binds = {"pipeline": pipeline, "versions": array(sorted(versions))}
+    with transaction(engine, pipeline, doing="reading earlier versions of the pipeline file") as connection:
+        return {
+            row.version: Declaration(terms=row.terms, rest=row.rest, layout=row.layout)
+            for row in connection.execute(SQL["declarations"], binds)
+        }
+
+
 def kind_of(reason: str) -> str:
     """The reason without its values. The server groups reasons in the same way."""
     return re.sub(VALUES, "…", reason)
@@ -197,6 +210,7 @@ def _record_in(row: Record) -> KeptRecord:
         quarantine_id=row.quarantine_id,
         pipeline=row.pipeline,
         position=row.position,
+        version=row.version,
         producer_id=row.producer_id,
         file=row.file,
         generation=row.generation,

@@ -1,6 +1,6 @@
 -- name: records
 -- The producer's name comes from the receipt, because the producer itself may be forgotten.
-SELECT quarantine.quarantine_id, quarantine.position, quarantine.producer_id, quarantine.sequence_id,
+SELECT quarantine.quarantine_id, quarantine.position, entry.version, quarantine.producer_id, quarantine.sequence_id,
        coalesce(receipt.producer, 'producer ' || quarantine.producer_id) AS file, receipt.generation,
        coalesce(producer.condition = 'replaced', false) AS is_replaced,
        substring(quarantine.raw FROM 1 FOR :raw_bytes_max) AS raw, octet_length(quarantine.raw) AS raw_bytes,
@@ -8,6 +8,8 @@ SELECT quarantine.quarantine_id, quarantine.position, quarantine.producer_id, qu
        quarantine.settled_position, pipeline.name AS pipeline
   FROM onceload.quarantine
   JOIN onceload.pipeline USING (pipeline_id)
+  LEFT JOIN onceload.ledger AS entry
+       ON entry.pipeline_id = quarantine.pipeline_id AND entry.position = quarantine.position
   LEFT JOIN onceload.ledger_span AS receipt ON receipt.pipeline_id = quarantine.pipeline_id
        AND receipt.position = quarantine.position AND receipt.producer_id = quarantine.producer_id
   LEFT JOIN onceload.producer ON producer.producer_id = quarantine.producer_id
@@ -47,6 +49,11 @@ SELECT kind.records, kind.column_name AS column, kind.reason, kind.example_id, e
 SELECT declaration.terms ->> 'source.root' FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version)
  WHERE pipeline.name = :pipeline AND declaration.terms ->> 'source.format' NOT IN ('parquet', 'orc', 'avro', 'json')
    AND coalesce(declaration.terms ->> 'producer', '') = '';
+
+-- name: declarations
+SELECT declaration.version, declaration.terms, declaration.rest, declaration.layout
+  FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id)
+ WHERE pipeline.name = :pipeline AND declaration.version = ANY (CAST(:versions AS integer[]));
 
 -- name: note_reasons
 -- Only for display: records that were settled meanwhile keep their reason.

@@ -21,12 +21,13 @@ from onceload_jobs.files.addresses import address_of, shown
 from onceload_jobs.files.listing import root_of
 from onceload_jobs.pipeline.columns import INTEGERS, Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import CsvOptions, Declared, Format, Identity, Source
+from onceload_jobs.pipeline.layout import Layout, types_in
 from onceload_jobs.write.sql import table_name
 
 
 def pipeline_with_declaration(declared: Declared) -> Pipeline:
     """The pipeline, with everything that a load compares with the version in force."""
-    declaration = Declaration(terms=_terms(declared), rest=_rest(declared))
+    declaration = Declaration(terms=_terms(declared), rest=_rest(declared), layout=Layout.of(declared).kept())
     return replace(
         declared.pipeline,
         declaration=declaration,
@@ -34,6 +35,20 @@ def pipeline_with_declaration(declared: Declared) -> Pipeline:
         folder=address_of(root_of(declared.source.path, root=declared.source.root)),
         message_keep_days=declared.message_id.keep_days if declared.message_id else 0,
     )
+
+
+def find_layout(version: Declaration, declared: Declared) -> Layout | None:
+    """The layout of a version; None if it is not known."""
+    if version.layout is not None:
+        return Layout.parse(version.layout)
+    # An earlier release has kept only texts. If those of the options are the same, the options are.
+    now, types = Layout.of(declared), types_in(version.rest.get("columns", ""))
+    is_as_now = (version.terms.get(FORMAT), version.rest.get("source.options")) == (
+        str(now.format),
+        _options(declared.source),
+    )
+    needs_types = now.format.is_typed or now.csv.get("header") is False
+    return replace(now, types=types or {}) if is_as_now and (types or not needs_types) else None
 
 
 #: Settings that decide which rows are made of which bytes; the rest decides which bytes are read, and when.

@@ -57,7 +57,7 @@ def _read(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadP
             )
         case Format.PARQUET | Format.ORC | Format.AVRO as of_format:
             read_typed = _typed_reader(of_format)
-            return _joined(
+            return joined(
                 read_typed(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)
                 for each in parts
             )
@@ -84,7 +84,7 @@ def _typed_reader(of_format: Format) -> _TypedReader:
 
 def _read_csv(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
     """Files with the same column names are parsed together."""
-    return _joined(
+    return joined(
         read_csv(
             [each.part for each in parts if each.chunk.header == header],
             columns,
@@ -97,7 +97,8 @@ def _read_csv(declared: Declared, columns: tuple[Column, ...], parts: Sequence[R
     )
 
 
-def _joined(groups: Iterable[Records]) -> Records:
+def joined(groups: Iterable[Records]) -> Records:
+    """The records of some groups, of which there is at least one."""
     some = tuple(groups)
     if len(some) == 1:
         return some[0]

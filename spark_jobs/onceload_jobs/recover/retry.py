@@ -7,16 +7,15 @@ have the same result: the next look finds the settled records, and continues wit
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
 
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event
-from onceload_core.names import Batch, Position, ProducerId
+from onceload_core.names import Batch, Position
 from onceload_core.ports import Session, Settlement
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import statements, translated
@@ -26,19 +25,13 @@ from onceload_core.replay import EntryKind
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.stage import Stage, open_stage
 from onceload_jobs.files.notes import Ignored
-from onceload_jobs.formats.chunks import KEPT_BYTES, Chunk, Part
-from onceload_jobs.formats.jsonl.rows import read_jsonl
-from onceload_jobs.formats.records import Records
-from onceload_jobs.formats.values import from_kept
 from onceload_jobs.load.load_events import log_ignored
-from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
+from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import Declared, Target, Write
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.merge import merge_in
-from onceload_jobs.read.added_columns import read_adding
-from onceload_jobs.read.checked_parts import ReadPart
-from onceload_jobs.read.rows import read_records
-from onceload_jobs.recover.stored_fields import find_lacking, headers_of
+from onceload_jobs.recover.stored_fields import StoredFields
+from onceload_jobs.recover.stored_records import Reading, StoredRecords
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.sql import filled, quoted, table_name
@@ -61,6 +54,8 @@ class RetryReport:
     still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
     #: Settled by another retry meanwhile.
     settled_elsewhere: int = 0
+    #: The files of records that are still bad, and whose fields are not where the pipeline file says now.
+    laid_out_otherwise: tuple[str, ...] = ()
     #: Fields without a column, which were not loaded, with the number of records that have them …
     ignored_fields: Mapping[str, int] = field(default_factory=dict)
     #: … among those that were looked at.
@@ -81,7 +76,10 @@ def retry(
     fixed: Mapping[QuarantineId, bytes] | None = None,
     by: str | None = None,
 ) -> RetryReport:
-    """Load the records that are good now in one commit; the others stay held, with the current reason."""
+    """Load the records that are good now in one commit; the others stay held, with the current reason.
+
+    Fixed bytes have the layout of the record that they are for. If they are bad too, the record keeps its reason.
+    """
     _refuse_unfit(declared)
     before = ledger.position(declared.name)
     if not asked:
@@ -93,19 +91,25 @@ def retry(
     session = ledger.open_session(declared.name, name, version=version)
     evolve_target(engine, declared, session, columns=declared.columns_as_read)
     ensure_target(engine, declared, columns=declared.columns_as_read)
+    columns = columns_to_read(engine, declared)
     job = _Job(
         engine=engine,
         ledger=ledger,
         declared=declared,
-        columns=columns_to_read(engine, declared),
+        columns=columns,
         session=session,
         batch=batch,
-        fixed=fixed or {},
-        headers=headers_of(declared, ledger, asked),
+        records=StoredRecords(
+            declared=declared,
+            columns=columns,
+            fields=StoredFields(declared, engine, ledger, asked),
+            fixed=fixed or {},
+        ),
     )
     with _open_target(job) as target:
         settled = _settle(job, target, tuple(record.quarantine_id for record in asked))
-    note_reasons(engine, declared.name, settled.still_bad)
+    of_stored = {each: refusal for each, refusal in settled.still_bad.items() if each not in job.records.fixed}
+    note_reasons(engine, declared.name, of_stored)
     report = _report(job, settled, asked=len(asked), after=before)
     _log_retried(report, asked=len(asked))
     return report
@@ -133,9 +137,7 @@ class _Job:
     columns: tuple[Column, ...]
     session: Session
     batch: Batch
-    fixed: Mapping[QuarantineId, bytes]
-    #: The fields of each CSV file, in order, or why its records cannot be retried.
-    headers: Mapping[ProducerId, tuple[str, ...] | Refusal]
+    records: StoredRecords
 
 
 def _refuse_unfit(declared: Declared) -> None:
@@ -171,6 +173,7 @@ def _report(job: _Job, tries: "_Tries", *, asked: int, after: Position) -> Retry
         position=entries[-1].position if entries else job.ledger.position(job.declared.name),
         retried=retried,
         still_bad=tries.still_bad,
+        laid_out_otherwise=tries.laid_out_otherwise,
         settled_elsewhere=asked - retried - len(tries.still_bad),
         ignored_fields=dict(tries.ignored.fields) if retried else {},
         ignored_of=tries.ignored.records if retried else 0,
@@ -186,6 +189,7 @@ class _Tries:
     differing: ColumnsDiffer | None = None
     #: All records that are still bad, for any reason.
     still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
+    laid_out_otherwise: tuple[str, ...] = ()
     #: The fields without a column in the records of the last try.
     ignored: Ignored = field(default_factory=Ignored)
 
@@ -195,27 +199,29 @@ def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]
     held = Selection(pipeline=job.declared.name, ids=asked)
     tries = _Tries()
 
-    def find_good() -> "_Reading | None":
+    def find_good() -> "Reading | None":
         # Records that any retry has settled are no longer held.
-        reading = _read(job, tuple(find_records(job.engine, held)), tries)
-        tries.still_bad = reading.refusals
+        reading = job.records.read(
+            tuple(find_records(job.engine, held)), refused=tries.refused, differing=tries.differing
+        )
+        tries.still_bad, tries.laid_out_otherwise = reading.refusals, reading.laid_out_otherwise
         return reading if reading.good else None
 
-    def settle(reading: "_Reading") -> None:
+    def settle(reading: "Reading") -> None:
         tries.ignored = reading.ignored
         job.ledger.settle(_settlement(job, target, reading))
 
     def note_columns(differing: ColumnsDiffer) -> None:
         tries.differing = differing
 
-    def note_refused(reading: "_Reading", cause: Exception) -> None:
+    def note_refused(reading: "Reading", cause: Exception) -> None:
         tries.refused |= _refused_by_server(job, target, reading, cause=cause)
 
     until_certain(find_good, settle, on_columns=note_columns, on_refused=note_refused)
     return tries
 
 
-def _settlement(job: _Job, target: "_TargetOfRetry", reading: "_Reading") -> Settlement[Connection]:
+def _settlement(job: _Job, target: "_TargetOfRetry", reading: "Reading") -> Settlement[Connection]:
     writer = target.writer.adding(reading.added)
     return Settlement(
         kind=EntryKind.RETRY,
@@ -223,12 +229,12 @@ def _settlement(job: _Job, target: "_TargetOfRetry", reading: "_Reading") -> Set
         batch=job.batch,
         records=tuple((record.producer_id, record.sequence_id) for record in reading.good),
         write_rows=lambda connection: target.write(connection, writer, reading.rows),
-        bytes=sum(len(_text_of(job, record)) for record in reading.good),
+        bytes=sum(len(job.records.text_of(record)) for record in reading.good),
     )
 
 
 def _refused_by_server(
-    job: _Job, target: "_TargetOfRetry", reading: "_Reading", *, cause: Exception
+    job: _Job, target: "_TargetOfRetry", reading: "Reading", *, cause: Exception
 ) -> dict[QuarantineId, Refusal]:
     """The records whose rows the server refuses; another refusal is raised again."""
     name, writer = job.declared.name, target.writer.adding(reading.added)
@@ -269,99 +275,3 @@ def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer,
         late = connection.execute(delete).rowcount
     Writer.into_target(target, stage.columns).adding(writer.added).add_columns(connection)
     return late + merge_in(connection, target, stage.rows, writer.columns, late=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Reading:
-    """The records that are good now, with their rows in the same order, and the reasons of the others."""
-
-    good: tuple[KeptRecord, ...]
-    rows: pa.Table
-    refusals: Mapping[QuarantineId, Refusal]
-    #: Undeclared fields for which the target gets columns …
-    added: tuple[Column, ...]
-    #: … and those that are not loaded.
-    ignored: Ignored
-
-
-def _read(job: _Job, records: Sequence[KeptRecord], tries: _Tries) -> _Reading:
-    """Read each record as a producer of its own, to detect a text with no record, or with two."""
-    refusals = {
-        number: refusal
-        for number, record in enumerate(records)
-        if (refusal := tries.refused.get(record.quarantine_id) or _unreadable(job, record))
-    }
-    parts = [_part(job, number, record) for number, record in enumerate(records) if number not in refusals]
-    read, added = read_adding(job.declared, job.columns, parts, tries.differing, read=_read_kept)
-    refusals |= _refusals_of(read, {each.part.producer_id for each in parts})
-    numbers = read.rows.column(PRODUCER_ID).to_numpy()
-    is_good = ~np.isin(numbers, list(refusals))
-    good = tuple(records[number] for number in numbers[is_good].tolist())
-    rows = _under_own_ids(read.rows.filter(pa.array(is_good)), good)
-    by_id = {records[number].quarantine_id: refusal for number, refusal in refusals.items()}
-    return _Reading(good=good, rows=rows, refusals=by_id, added=added, ignored=read.ignored)
-
-
-def _under_own_ids(rows: pa.Table, records: Sequence[KeptRecord]) -> pa.Table:
-    for name, ids in (
-        (PRODUCER_ID, [record.producer_id for record in records]),
-        (SEQUENCE, [record.sequence_id for record in records]),
-    ):
-        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(ids, pa.int64()))
-    return rows
-
-
-def _unreadable(job: _Job, record: KeptRecord) -> Refusal | None:
-    """Why a record cannot be tried at all."""
-    if record.is_replaced:
-        return Refusal(reason="its file was replaced by a later generation, so its rows must not be loaded again")
-    if record.raw_bytes == KEPT_BYTES and record.quarantine_id not in job.fixed:
-        # The kept beginning of an oversized record might look like a whole one.
-        return Refusal(reason=record.reason, column=record.column)
-    if isinstance(header := job.headers.get(record.producer_id), Refusal):
-        return header
-    if job.declared.source.format.is_typed:
-        return find_lacking(job.declared, _text_of(job, record))
-    return None
-
-
-def _text_of(job: _Job, record: KeptRecord) -> bytes:
-    return job.fixed.get(record.quarantine_id, record.raw)
-
-
-def _part(job: _Job, number: int, record: KeptRecord) -> ReadPart:
-    raw = _text_of(job, record)
-    first, end, reader_id = record.sequence_id, record.sequence_id + len(raw), ProducerId(number)
-    chunk = Chunk(producer_id=reader_id, name=record.file, url="", first=first, end=end)
-    if isinstance(header := job.headers.get(record.producer_id), tuple):
-        chunk = replace(chunk, header=header)
-    return ReadPart(chunk=chunk, part=Part(producer_id=reader_id, first=first, end=end, raw=raw), fingerprint=b"")
-
-
-def _read_kept(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
-    """A row of values with types is kept as a line of JSON; other records are kept unchanged."""
-    if not declared.source.format.is_typed:
-        return read_records(declared, columns, parts)
-    return read_jsonl(
-        [each.part for each in parts],
-        columns,
-        declared=declared.field_names,
-        unknown_fields=declared.unknown_fields,
-        record_bytes_max=declared.source.record_bytes_max,
-        read_value=from_kept,
-    )
-
-
-def _refusals_of(read: Records, tried: set[ProducerId]) -> dict[int, Refusal]:
-    """The reasons of records that are still bad, by their number."""
-    counts = dict.fromkeys(map(int, tried), 0)
-    for number in read.rows.column(PRODUCER_ID).to_pylist():
-        counts[number] += 1
-    refusals: dict[int, Refusal] = {}
-    for bad in read.bad:
-        counts[bad.producer_id] += 1
-        refusals[bad.producer_id] = Refusal(reason=bad.reason, column=bad.column)
-    several = {number: count for number, count in counts.items() if count != 1}
-    return refusals | {
-        number: Refusal(reason=f"its text contains {count} records instead of one") for number, count in several.items()
-    }

@@ -1,39 +1,109 @@
-"""The fields of quarantined records, and why a record without a field that is declared now cannot be retried.
+"""The fields of quarantined records, and why a record cannot be retried because of them.
 
-A record is stored as it was read: a CSV record without the names of its fields, which are in the header of its file,
-and a Parquet row with the columns that were declared then.
+A record is stored as it was read: a line without the names or places of its fields, and a row of typed values as JSON
+with the columns that were declared then. So it is read by the layout of the version that quarantined it. Its fields
+are matched by name with the columns that are declared now, whose types and rules apply.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from sqlalchemy import Engine
 
 from onceload_core.names import ProducerId
 from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.quarantine import KeptRecord, Refusal
+from onceload_core.postgres.quarantine import KeptRecord, Refusal, find_declarations
 from onceload_jobs.files.fingerprints import Fingerprint, Resemblance, compare
 from onceload_jobs.files.listing import Listed, list_files
 from onceload_jobs.formats.chunks import FileRefused
 from onceload_jobs.formats.csv.header import read_checked_header
 from onceload_jobs.formats.jsonl.fields import fields_of
 from onceload_jobs.formats.records import RecordRefused, ValueRefused
-from onceload_jobs.pipeline.declared import Declared, Format
+from onceload_jobs.pipeline.columns import ColumnType, Kind, parse_type
+from onceload_jobs.pipeline.declared import Declared, Format, Source, UnknownFields
+from onceload_jobs.pipeline.layout import Layout
+from onceload_jobs.plan.declaration_texts import find_layout
 
 
-def headers_of(
-    declared: Declared, ledger: PostgresLedger, records: Sequence[KeptRecord]
-) -> Mapping[ProducerId, tuple[str, ...] | Refusal]:
-    """The fields of each CSV file, in order, or why its records cannot be retried."""
-    producer_ids = {each.producer_id for each in records}
-    if declared.source.format is not Format.CSV:
-        return {}
-    if not declared.source.csv.header:
-        return dict.fromkeys(producer_ids, declared.column_names)
-    there = {
-        producer_id: _header(declared, listed) for producer_id, listed in _unchanged_files(declared, ledger, records)
-    }
-    return dict.fromkeys(producer_ids, _GONE) | there
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """How to find the fields of a record."""
+
+    #: With the layout of the version that quarantined the record, and the rules that are declared now.
+    source: Source
+    layout: Layout
+    #: The settings that have changed since then, so that the same bytes would have other fields now.
+    differences: tuple[str, ...] = ()
+    #: The names of the fields of CSV, in their order.
+    header: tuple[str, ...] = ()
 
 
-_GONE = Refusal(reason="its file is gone or was rewritten, so the columns of its values are unknown")
+class StoredFields:
+    """The fields of some quarantined records."""
+
+    def __init__(
+        self, declared: Declared, engine: Engine, ledger: PostgresLedger, records: Sequence[KeptRecord]
+    ) -> None:
+        self._declared, self._ledger, self._records = declared, ledger, records
+        versions = {record.version for record in records if record.version is not None}
+        kept = find_declarations(engine, declared.name, versions) if versions else {}
+        now = Layout.of(declared)
+        self._by_version: dict[int | None, Fields | Refusal] = {None: _UNKNOWN, **dict.fromkeys(versions, _UNKNOWN)}
+        for version, declaration in kept.items():
+            if layout := find_layout(declaration, declared):
+                source, differences = layout.applied_to(declared.source), layout.differences(now)
+                self._by_version[version] = _refusal(declared, layout) or Fields(
+                    source=source, layout=layout, differences=differences, header=layout.names
+                )
+        self._of_files: dict[tuple[int | None, ProducerId], Fields | Refusal] = {}
+
+    def of(self, record: KeptRecord) -> Fields | Refusal:
+        """The fields of a record, or why they cannot be found."""
+        found = self._by_version[record.version]
+        if isinstance(found, Refusal) or found.layout.csv.get("header") is not True:
+            return found
+        of_file = (record.version, record.producer_id)
+        if of_file not in self._of_files:
+            listed = self._files.get(record.producer_id)
+            self._of_files[of_file] = _GONE if listed is None else _with_header(self._declared, found, listed)
+        return self._of_files[of_file]
+
+    @cached_property
+    def _files(self) -> Mapping[ProducerId, Listed]:
+        return dict(_unchanged_files(self._declared, self._ledger, self._records))
+
+
+_UNKNOWN = Refusal(
+    reason="an earlier release of Onceload has quarantined it, and format or options have changed since, so its fields "
+    "are unknown"
+)
+_GONE = Refusal(
+    reason="its file is gone or was rewritten, so the columns of its values are unknown; restore the file as it was "
+    "loaded, and retry"
+)
+
+
+def _refusal(declared: Declared, layout: Layout) -> Refusal | None:
+    """Why no record of a version can be retried: it has no field for a column, or one that no column takes."""
+    match layout.format:
+        case Format.CSV if not layout.csv["header"]:
+            there = set(layout.names)
+        case Format.FIXED:
+            there = {place.column for place in layout.places}
+        case _:
+            return None
+    lacking = [name for name in declared.column_names if name not in there]
+    if lacking:
+        return Refusal(reason=_lacking(lacking))
+    undeclared = sorted(there.difference(declared.column_names))
+    if undeclared and declared.unknown_fields is UnknownFields.FAIL:
+        return Refusal(reason=f"the field {undeclared[0]!r} is not declared", column=undeclared[0])
+    return None
+
+
+def _lacking(names: Sequence[str]) -> str:
+    return f"the record was stored without a value for {', '.join(map(repr, names))}, a column that is declared now"
 
 
 def _unchanged_files(
@@ -53,27 +123,58 @@ def _unchanged_files(
             yield knowledge.shared.producer_id if knowledge.shared else producer_id, listed[name]
 
 
-def _header(declared: Declared, listed: Listed) -> tuple[str, ...] | Refusal:
+def _with_header(declared: Declared, fields: Fields, listed: Listed) -> Fields | Refusal:
     """A file that a load would refuse is refused here too, in the same words."""
     try:
-        return read_checked_header(listed.url, declared.columns, declared.source.csv, sealed=True) or ()
+        header = read_checked_header(listed.url, declared.columns, fields.source.csv, sealed=True) or ()
     except FileRefused as refused:
         return Refusal(reason=f"{refused.found}; expected {refused.expected}. {refused.fix}")
+    return replace(fields, header=header)
 
 
-def find_lacking(declared: Declared, text: bytes) -> Refusal | None:
-    """Why a Parquet row cannot be retried: it was stored without a column that is declared now."""
+def find_unmapped(declared: Declared, layout: Layout, text: bytes, *, is_edited: bool) -> Refusal | None:
+    """Why a row of typed values cannot be retried: its JSON has not all values in the form of their columns."""
     try:
         stored, _ = fields_of(text.decode())
     except (UnicodeDecodeError, RecordRefused, ValueRefused):
         # Reading it gives the reason.
         return None
-    lacking = [name for name in declared.column_names if name not in stored]
-    return Refusal(reason=_LACKING.format(", ".join(map(repr, lacking)))) if lacking else None
+    # A row of a program may leave out columns. In a line that was edited, that is more likely a mistake.
+    may_lack = frozenset() if is_edited else frozenset(layout.names)
+    if lacking := [name for name in declared.column_names if name not in stored and name not in may_lack]:
+        return Refusal(reason=_lacking(lacking))
+    for column in () if is_edited else declared.columns:
+        then = layout.types.get(column.name)
+        raw = stored.get(column.name, "null")
+        if not means_the_same(raw, None if then is None else parse_type(column.name, then), column.type):
+            was = "not declared" if then is None else f"stored as {then}"
+            reason = f"it was {was}, and is {column.type} now, in which this value may have another text"
+            return Refusal(reason=reason, column=column.name)
+    return None
 
 
-_LACKING = (
-    "the record was stored without a value for {}, a column that is declared now. Load its file again with "
-    "`--only FILE --replace` and discard the record, or add the value with `onceload quarantine export` and retry "
-    "`--from` that file"
-)
+#: The kinds for which a value is stored in the same form.
+_ALIKE = frozenset(Kind) - {Kind.BYTEA, Kind.UUID, Kind.JSONB, Kind.DATE}
+
+
+def means_the_same(raw: str, then: ColumnType | None, now: ColumnType) -> bool:
+    """Whether the stored form of a value, which depends on its type, is the one that it would have now.
+
+    It is if no text is in it. Bytes, points in time and documents are stored as texts, in a form for each type.
+    """
+    if '"' not in raw or (then is not None and (then.kind, then.is_array) == (now.kind, now.is_array)):
+        return True
+    if now.kind is Kind.JSONB and '{"unreadable":' in raw:
+        # It stands for a value that could not be read. Only documents take it for a value.
+        return False
+    may_be_bytes = '"\\\\x' in raw
+    if then is None:
+        return now.kind is Kind.BYTEA or not may_be_bytes
+    if now.kind is Kind.BYTEA:
+        return False
+    if then.kind is Kind.BYTEA:
+        return not may_be_bytes
+    is_alike = then.kind in _ALIKE or (then.kind, now.kind) == (Kind.DATE, Kind.TIMESTAMP)
+    if then.is_array != now.is_array:
+        is_alike = is_alike and now.is_array and not may_be_bytes
+    return is_alike

@@ -98,7 +98,7 @@ def kept_form(value: object, column_type: ColumnType | None) -> str:
     match value:
         case list() if column_type and column_type.is_array:
             return f"[{','.join(kept_form(element, column_type.element) for element in value)}]"
-        case UnreadableValue() if column_type:
+        case UnreadableValue():
             return _kept_unreadable(value, column_type)
         case bytes() if column_type:
             return _kept_bytes(value, column_type)
@@ -123,7 +123,7 @@ def _kept_bytes(value: bytes, column_type: ColumnType) -> str:
         return _kept_unreadable(f"\\x{value.hex()}", column_type)
 
 
-def _kept_unreadable(shown: str, column_type: ColumnType) -> str:
+def _kept_unreadable(shown: str, column_type: ColumnType | None) -> str:
     """A form that no column of the type accepts: text that is not JSON, or else an object."""
     text = json.dumps(f"unreadable: {shown}", ensure_ascii=False)
     return text if column_type == _JSONB else f'{{"unreadable":{text}}}'
