@@ -65,6 +65,7 @@ OF_DOCTOR = "tests/dags/test_doctor.py"
 OF_RECOVERIES = "tests/dags/test_recovery.py"
 OF_REWOUND = "tests/loads/test_rewound.py"
 OF_REWOUND_ROWS = "tests/python/test_rewound_rows.py"
+OF_STORED_LAYOUTS = "tests/loads/test_stored_layouts.py"
 KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
@@ -342,8 +343,8 @@ CLAIM_BUGS = (
     Bug(
         name="an edit takes no version",
         file="dedup_core/onceload_core/postgres/declaring.py",
-        correct="    return version_in(found) if before == settled(before, pipeline.declaration) else None\n",
-        wrong="    return version_in(found)\n",
+        correct="    return found if before == settled(before, pipeline.declaration) else None\n",
+        wrong="    return found\n",
         tests=(f"{OF_DECLARATIONS}::test_the_same_declaration_is_one_version_and_another_is_the_next",),
     ),
     Bug(
@@ -2853,8 +2854,8 @@ QUARANTINE_BUGS = (
     Bug(
         name="a CSV record is retried though a load refuses its file for a column that it lacks",
         file="spark_jobs/onceload_jobs/recover/stored_fields.py",
-        correct="read_checked_header(listed.url, declared.columns, declared.source.csv, sealed=True)",
-        wrong="read_checked_header(listed.url, (), declared.source.csv, sealed=True)",
+        correct="read_checked_header(listed.url, declared.columns, fields.source.csv, sealed=True)",
+        wrong="read_checked_header(listed.url, (), fields.source.csv, sealed=True)",
         tests=(
             f"{OF_RETRIES}::test_a_csv_record_without_a_column_that_is_declared_now_stays_held_as_a_load_refuses_it",
         ),
@@ -2862,7 +2863,7 @@ QUARANTINE_BUGS = (
     Bug(
         name="a row of Parquet is retried though it was stored without a column that is declared now",
         file="spark_jobs/onceload_jobs/recover/stored_fields.py",
-        correct="if name not in stored]",
+        correct="if name not in stored and name not in may_lack]",
         wrong="if name not in stored and not stored]",
         tests=(
             f"{OF_RETRIES}"
@@ -4410,5 +4411,70 @@ BUGS = (
         correct="            _refuse_generated(table, wanted, fit.generated or ())\n",
         wrong="",
         tests=(f"{OF_KEPT}::test_a_batch_whose_table_was_altered_is_refused_in_words",),
+    ),
+    Bug(
+        name="a stored record is read by the positions and signs of today",
+        file="spark_jobs/onceload_jobs/recover/stored_fields.py",
+        correct="source, differences = layout.applied_to(declared.source), layout.differences(now)",
+        wrong="source, differences = declared.source, layout.differences(now)",
+        tests=(f"{OF_STORED_LAYOUTS}::test_a_retry_after_an_edit_finds_the_values_of_then_under_their_names",),
+    ),
+    Bug(
+        name="a stored record without a header is read by the order of columns of today",
+        file="spark_jobs/onceload_jobs/recover/stored_fields.py",
+        correct="differences=differences, header=layout.names\n",
+        wrong="differences=differences, header=declared.column_names\n",
+        tests=(f"{OF_STORED_LAYOUTS}::test_a_retry_after_an_edit_finds_the_values_of_then_under_their_names",),
+    ),
+    Bug(
+        name="a stored record gets null for a column that it has no field for",
+        file="spark_jobs/onceload_jobs/recover/stored_fields.py",
+        correct="lacking = [name for name in declared.column_names if name not in there]",
+        wrong="lacking = [name for name in declared.column_names if not there]",
+        tests=(f"{OF_STORED_LAYOUTS}::test_a_record_without_a_field_for_a_renamed_column_stays_with_its_reason",),
+    ),
+    Bug(
+        name="a version of the release before never gets its layout",
+        file="dedup_core/onceload_core/postgres/declaring.py",
+        correct="        if not unchanged.has_layout:\n",
+        wrong="        if unchanged.has_layout:\n",
+        tests=(
+            f"{OF_STORED_LAYOUTS}"
+            "::test_the_next_load_keeps_the_layout_of_a_version_of_the_release_before_and_takes_no_new_one",
+        ),
+    ),
+    Bug(
+        name="a record of the release before is read by the options of today",
+        file="spark_jobs/onceload_jobs/plan/declaration_texts.py",
+        correct="if is_as_now and (types or not needs_types) else None",
+        wrong="if types or not needs_types else None",
+        tests=(f"{OF_STORED_LAYOUTS}::test_a_record_of_the_release_before_stays_after_an_edit_of_its_layout",),
+    ),
+    Bug(
+        name="the stored text of a value is read as another type that writes it otherwise",
+        file="spark_jobs/onceload_jobs/recover/stored_fields.py",
+        correct="    return is_alike\n",
+        wrong="    return True\n",
+        tests=(
+            "tests/unit/test_layouts.py"
+            "::test_a_stored_value_that_means_the_same_in_another_type_is_the_value_of_the_file",
+        ),
+    ),
+    Bug(
+        name="a fix that is bad too replaces the reason of the stored record",
+        file="spark_jobs/onceload_jobs/recover/retry.py",
+        correct="if each not in job.records.fixed}",
+        wrong="if each}",
+        tests=(f"{OF_RETRIES}::test_a_fix_that_is_bad_too_leaves_the_record_its_own_reason",),
+    ),
+    Bug(
+        name="an element of a JSON array that the server refused is stored under the names of columns",
+        file="spark_jobs/onceload_jobs/read/bad_rows.py",
+        correct="_Elements(parts) if of_format is Format.JSON else",
+        wrong="_Elements(parts) if False else",
+        tests=(
+            f"{OF_STORED_LAYOUTS}"
+            "::test_an_element_of_a_json_array_that_only_the_server_refused_is_stored_as_it_is_in_its_file",
+        ),
     ),
 )
