@@ -6,6 +6,7 @@ import platform
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 from onceload.commands.overview import OVERVIEW
 from onceload.commands.parser import Parser
 from onceload.extras import advice_for
+from onceload.named_files import named
 from onceload.outcome import Outcome, write_outcome
 from onceload.settings import Settings, read_settings
-from onceload.terminal import lines_of_words, show_json, show_text
+from onceload.terminal import lines_of_words, naming, show_json, show_text, with_file_named
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import DatabaseLost, ExitCode, OnceloadError
 from onceload_core.events import show_events
 
@@ -35,6 +38,16 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
         lines_of_words(parser.format_help().rstrip())
         return ExitCode.WRONG_USE
     parsed = parser.parse_args(arguments)
+    # Other commands may call a file of another kind so.
+    with naming(named(parsed.file, parsed.set) if hasattr(parsed, "set") else PIPELINE_FILE):
+        outcome = _run(parsed, environment)
+        with suppress(OSError):
+            write_outcome(replace(outcome, message=with_file_named(outcome.message)), environment)
+    return outcome.exit_code
+
+
+def _run(parsed: Arguments, environment: Mapping[str, str]) -> Outcome:
+    """Run the command; print its error."""
     try:
         if parsed.log_format:
             # Spark's tasks inherit it.
@@ -42,17 +55,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
             show_events({**environment, "ONCELOAD_LOG_FORMAT": parsed.log_format})
         run: Callable[[Arguments, Settings], ExitCode | Outcome] = parsed.run
         ended = run(parsed, read_settings(environment))
-        outcome = ended if isinstance(ended, Outcome) else Outcome(exit_code=ended)
+        return ended if isinstance(ended, Outcome) else Outcome(exit_code=ended)
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no command ends with a traceback.
         if parsed.debug or environment.get("ONCELOAD_LOG") == "debug":
             traceback.print_exc()
         message, exit_code = _missing_extra(error) or _in_words(error)
-        outcome = _report_error(error, message, exit_code, json=parsed.json)
-    with suppress(OSError):
-        write_outcome(outcome, environment)
-    return outcome.exit_code
+        return _report_error(error, message, exit_code, json=parsed.json)
 
 
 def _missing_extra(error: BaseException) -> tuple[str, ExitCode] | None:

@@ -1,8 +1,11 @@
 """A quarantined record as people and programs see it: a row, all its fields, its bytes, and what to do with it."""
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from shlex import quote
 
+from onceload_core.advice import Ways
+from onceload_core.commands import PIPELINE_FILE, command_for, reload_command
 from onceload_core.ports import QuarantineState
 from onceload_core.postgres.quarantine import KeptRecord, QuarantineId
 
@@ -37,15 +40,37 @@ def summary_of(record: KeptRecord, lines: Mapping[QuarantineId, int]) -> dict[st
     }
 
 
-def what_to_do(record: KeptRecord) -> list[str]:
+def what_to_do(record: KeptRecord, ways: Ways) -> list[str]:
+    """What a person can do with a record, each with the command."""
     if record.state is not QuarantineState.HELD:
         return [f"it was {record.state} at position {record.settled_position}; there is nothing to do"]
     named = f"--id {record.quarantine_id}"
-    return [
-        f"retry it:   onceload quarantine retry PIPELINE.yaml {named}",
-        f"fix it:     onceload quarantine export FILE --pipeline {record.pipeline} {named}",
-        f"discard it: onceload quarantine discard --pipeline {record.pipeline} {named} --yes",
-    ]
+    discard = f"discard it: {command_for(record.pipeline, f'quarantine discard {named} --yes')}"
+    if record.is_replaced:
+        return ["its file was loaded again as a whole since then, so it cannot be retried", discard]
+    again = f"or load its file again: {reload_command(record.file)}. Then discard it"
+    if ways.against_retry is not None:
+        refusal = f"it cannot be retried, because the pipeline declares {ways.against_retry}"
+        lines = [f"{refusal}. Instead, {ways.instead_of_retry()}. Then discard it"]
+    else:
+        export = command_for(record.pipeline, f"quarantine export bad.jsonl {named}")
+        lines = [f"retry it:   `onceload quarantine retry {PIPELINE_FILE} {named}`", f"fix it:     {export}"]
+    return [*lines, *([again] if ways.may_reload else []), discard]
+
+
+def what_to_do_with(exported: str, ids: Sequence[QuarantineId], pipeline: str, ways: Ways) -> str:
+    """What a person can do with exported records."""
+    if ways.against_retry is None:
+        return f"fix `raw` in each line, then run `onceload quarantine retry {PIPELINE_FILE} --from {quote(exported)}`"
+    discard = command_for(pipeline, f"quarantine discard {' '.join(f'--id {each}' for each in ids[:_IDS_SHOWN])} --yes")
+    and_others = f", and the other {len(ids) - _IDS_SHOWN:,} in the same way" if len(ids) > _IDS_SHOWN else ""
+    return (
+        f"they cannot be retried, because the pipeline declares {ways.against_retry}. Instead, "
+        f"{ways.instead_of_retry()}. Then discard these with {discard}{and_others}"
+    )
+
+
+_IDS_SHOWN = 20
 
 
 def readable(raw: bytes, *, is_cut: bool = False) -> list[str]:

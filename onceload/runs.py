@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from shlex import quote
 
 from onceload.databases import open_database
 from onceload.pipeline import Pipeline
@@ -105,7 +106,7 @@ def _files(plan: Plan, engine_now: Engine) -> Iterator[str]:
 
 
 def _nothing_while_paused(pipeline: str, pause: Pause) -> Found:
-    until = f"no load runs until `onceload resume {pipeline}`"
+    until = f"no load runs until `onceload resume {quote(pipeline)}`"
     return Found(
         files=0,
         bytes=0,

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from onceload.shipped import shipped
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
 from onceload_core.events import event
 from onceload_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
@@ -28,7 +29,10 @@ _PAUSE_S = 1.0
 _LOCK_TIMEOUT = text("SET LOCAL statement_timeout = '500ms'")
 _NO_TIMEOUT = text("SET LOCAL statement_timeout = 0")
 
-_BEFORE = "it cannot be upgraded. Load all files into a new database: `onceload init`, then `onceload recover rebuild`"
+_BEFORE = (
+    "it cannot be upgraded. Load all files into a new database: `onceload init`, then for the file of each pipeline "
+    f"`onceload recover rebuild {PIPELINE_FILE}`"
+)
 _THEIRS = "rename that schema, or set ONCELOAD_DSN to another database"
 
 

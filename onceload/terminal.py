@@ -6,11 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from onceload_core.commands import PIPELINE_FILE
+
 Item = TypeVar("Item")
+_NAMED = ContextVar("pipeline_file", default=PIPELINE_FILE)
 _WIDTH_MIN = 80
 _COLUMN_MIN = 6
 _PROGRESS_EVERY_S = 0.2
@@ -18,9 +22,24 @@ _PROGRESS_EVERY_S = 0.2
 _LINE_EVERY_S = 10.0
 
 
+@contextmanager
+def naming(pipeline_file: str) -> Iterator[None]:
+    """Put this name into the commands that messages print while the block runs."""
+    before = _NAMED.set(pipeline_file)
+    try:
+        yield
+    finally:
+        _NAMED.reset(before)
+
+
+def with_file_named(text: str) -> str:
+    """A message with the name of the pipeline file, if the command has it."""
+    return text.replace(PIPELINE_FILE, _NAMED.get())
+
+
 def words(text: str) -> None:
     """Print a message to stderr, so that stdout has only results."""
-    print(_harmless(text), file=sys.stderr)
+    print(_harmless(with_file_named(text)), file=sys.stderr)
 
 
 def lines_of_words(text: str) -> None:
@@ -36,7 +55,7 @@ def counted(number: int, word: str) -> str:
 
 def show_json(document: object) -> None:
     """Print one JSON document to stdout."""
-    print(json.dumps(document, default=_plain))
+    print(json.dumps(document, default=_plain).replace(PIPELINE_FILE, json.dumps(_NAMED.get())[1:-1]))
 
 
 def show_text(text: str) -> None:
@@ -112,7 +131,7 @@ def _cell(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case _:
-            return _harmless(str(value))
+            return _harmless(with_file_named(str(value)))
 
 
 def _harmless(text: str) -> str:

@@ -11,6 +11,7 @@ would be other records, so the terms cannot change while anything is consumed.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import CallAgain, WrongUse
 from onceload_core.names import Version
 
@@ -162,8 +163,9 @@ class LoadedByAnother(WrongUse):
 
 _START_AGAIN = (
     "To load everything again, first delete all loaded rows with the pipeline file as it was before: `onceload "
-    "recover rewind FILE --position 0` (append targets with lineage), or load into a new database: `onceload recover "
-    "rebuild`. To keep the loaded rows, give the pipeline another name and a source.path that matches new files only."
+    f"recover rewind {PIPELINE_FILE} --position 0` (append targets with lineage), or load into a new database: "
+    f"`onceload recover rebuild {PIPELINE_FILE}`. To keep the loaded rows, give the pipeline another name and a "
+    "source.path that matches new files only."
 )
 #: What each edit would cause, and how to do it on purpose.
 _EDITS = {

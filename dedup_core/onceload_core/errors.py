@@ -69,6 +69,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import ClassVar
 
+from onceload_core.commands import PIPELINE_FILE, command_for
+
 
 class ExitCode(IntEnum):
     """The exit code of a process."""
@@ -135,7 +137,7 @@ class ClaimedElsewhere(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: {self.holder} is loading a part of {self.producer} {self.span}. Nothing was "
-            f"written. Retry when its claim has ended: see `onceload sessions --pipeline {self.pipeline}`."
+            f"written. Retry when its claim has ended: see {command_for(self.pipeline, 'sessions')}."
         )
 
 
@@ -361,8 +363,8 @@ class StateDiffers(NeedsAPerson):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: the database at position {self.position} does not match the ledger, and "
-            f"differs for {_some(self.producers)}. Nothing was changed. Compare the producers with `onceload recover "
-            f"state --pipeline {self.pipeline} --dry-run`, and the rows with `onceload verify`."
+            f"differs for {_some(self.producers)}. Nothing was changed. Compare the producers with "
+            f"{command_for(self.pipeline, 'recover state --dry-run')}, the rows with `onceload verify {PIPELINE_FILE}`."
         )
 
 
@@ -372,8 +374,8 @@ class SnapshotRefused(StateDiffers):
         return (
             f"pipeline {self.pipeline}: no snapshot was taken at position {self.position}, because the live state "
             f"differs from the ledger for {_some(self.producers)}. Committed loads stay committed, but the next load "
-            "could lose or repeat records of these producers. Show them with `onceload recover state "
-            f"--pipeline {self.pipeline} --dry-run`, and run it without --dry-run to repair them."
+            "could lose or repeat records of these producers. Show them with "
+            f"{command_for(self.pipeline, 'recover state --dry-run')}, and run it without --dry-run to repair them."
         )
 
 

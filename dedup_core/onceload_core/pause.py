@@ -6,6 +6,7 @@ and rewinds.
 
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 
 from onceload_core.errors import CallAgain
 
@@ -36,7 +37,7 @@ class PipelinePaused(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline} was paused by {self.by} at {self.since}, with the reason {self.why!r}. Nothing "
-            f"more was loaded, and nothing is lost. Run `onceload resume {self.pipeline}`, then retry."
+            f"more was loaded, and nothing is lost. Run `onceload resume {quote(self.pipeline)}`, then retry."
         )
 
 

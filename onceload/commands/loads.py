@@ -29,6 +29,7 @@ from onceload.terminal import (
     show_table,
     words,
 )
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.postgres.pausing import find_pause
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from onceload_jobs.files.notes import Note
     from onceload_jobs.load.report import Report
+    from onceload_jobs.pipeline.declared import Declared
     from onceload_jobs.plan.plan import Plan
     from onceload_jobs.plan.to_read import FileToRead
 from onceload.commands.suggest import suggest, suggest_arguments
@@ -133,13 +135,13 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
             on_progress=on_progress,
         )
     if report.staged is not None:
-        publish_it = _command("publish", arguments, f"--batch={report.batch}")
         # Under Airflow, the next tasks publish it.
-        print_staged(report, then="" if settings.run else f"; to write them to the target, run `{publish_it}`")
+        then = "" if settings.run else f"; {_publishing(pipeline.declared, report.batch)} writes them to the target"
+        print_staged(report, then=then)
     else:
         print_report(report)
         if settings.dsn is None and report.loaded and not arguments.json:
-            words(f"Look at the rows: {_command('show', arguments)}")
+            words(f"Look at the rows: onceload show {PIPELINE_FILE}")
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
@@ -153,10 +155,11 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
     )
 
 
-def _command(name: str, arguments: Arguments, *more: str) -> str:
-    """Another command for the same pipeline file and values, as in a shell."""
-    values = [part for each in arguments.set for part in ("--set", each)]
-    return shlex.join(["onceload", name, str(arguments.file), *values, *more])
+def _publishing(declared: "Declared", batch: str) -> str:
+    publishing = f"`onceload publish {PIPELINE_FILE} --batch {shlex.quote(batch)}`"
+    if declared.suite is None:
+        return publishing
+    return f"after `onceload audit {PIPELINE_FILE} --batch {shlex.quote(batch)}`, {publishing}"
 
 
 def publish(arguments: Arguments, settings: Settings) -> ExitCode:

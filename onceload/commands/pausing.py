@@ -1,6 +1,7 @@
 """The commands that stop the loads of a pipeline and start them again: pause, resume."""
 
 import argparse
+from shlex import quote
 
 from sqlalchemy import Engine
 
@@ -27,12 +28,13 @@ def pause(arguments: Arguments, engine: Engine) -> ExitCode:
     paused = pausing.pause(engine, name, by=user_name(), why=arguments.why)
     if arguments.json:
         show_json({"pipeline": name, "pause": paused.pause, "is_earlier": paused.is_earlier})
+    until = f"until `onceload resume {quote(name)}`"
     if paused.is_earlier:
-        words(f"pipeline {name} was already {paused.pause}. That pause stays in force until `onceload resume {name}`")
+        words(f"pipeline {name} was already {paused.pause}. That pause stays in force {until}")
     else:
         words(
-            f"pipeline {name} is paused. No load commits anything until `onceload resume {name}`, and a load that is "
-            "running ends at its next commit"
+            f"pipeline {name} is paused. No load commits anything {until}, and a load that is running ends at its next "
+            "commit"
         )
     return ExitCode.DONE
 

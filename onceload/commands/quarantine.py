@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Engine
@@ -22,11 +23,14 @@ from onceload.commands.arguments import (
     sentence,
 )
 from onceload.commands.reports import print_ignored
+from onceload.named_files import named_by_pipeline
 from onceload.quarantine_file import FixedRecord, check_fixed_records, raw_fields, read_fixed_records, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
-from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, whole_characters
+from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, what_to_do_with, whole_characters
 from onceload.settings import user_name
-from onceload.terminal import counted, on_terminal, show_json, show_table, words
+from onceload.terminal import counted, naming, on_terminal, show_json, show_table, words
+from onceload_core.advice import Ways
+from onceload_core.commands import PIPELINE_FILE, command_for, reload_command
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.ports import QuarantineState
 from onceload_core.postgres.quarantine import (
@@ -37,11 +41,13 @@ from onceload_core.postgres.quarantine import (
     choose,
     count_by_reason,
     find_records,
+    get_declaration,
     get_record,
 )
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and only a retry needs it.
+    from onceload_jobs.pipeline.declared import Declared
     from onceload_jobs.recover.retry import RetryReport
 
 Action = Literal["list", "show", "export", "retry", "discard"]
@@ -101,8 +107,8 @@ def show(arguments: Arguments, engine: Engine) -> ExitCode:
     _print([*lines, "raw", *(f"  {line}" for line in readable(record.raw, is_cut=is_cut))])
     if is_cut:
         words(f"only the first {len(record.raw):,} of {record.raw_bytes:,} bytes are shown; use --all to see the rest")
-    for line in what_to_do(record):
-        words(line)
+    ways = Ways.of(get_declaration(engine, record.pipeline))
+    _print_commands(record.pipeline, what_to_do(record, ways))
     return ExitCode.DONE
 
 
@@ -118,10 +124,9 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
         ids = tuple(record.quarantine_id for record in chosen.held)
         records = find_records(engine, Selection(pipeline=arguments.pipeline, ids=ids))
         written = write_records(records, arguments.file)
-        words(
-            f"{counted(written, 'record')} → {arguments.file}; fix `raw` in each line, then run "
-            f"`onceload quarantine retry PIPELINE.yaml --from {arguments.file}`"
-        )
+        ways = Ways.of(get_declaration(engine, arguments.pipeline))
+        what_now = what_to_do_with(str(arguments.file), ids, arguments.pipeline, ways)
+        _print_commands(arguments.pipeline, [f"{counted(written, 'record')} → {arguments.file}; {what_now}"])
     if arguments.json:
         file = str(arguments.file) if chosen.held else None
         show_json({"pipeline": arguments.pipeline, "records": len(chosen.held), "file": file})
@@ -142,7 +147,7 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     on_terminal(f"pipeline {declared.name}: retrying {counted(len(chosen.held), 'record')}")
     raw = {quarantine_id: line.raw for quarantine_id, line in fixed.items()}
     report = settling.retry(engine, declared, chosen.held, fixed=raw, batch=arguments.batch)
-    _print_retried(report, json=arguments.json)
+    _print_retried(report, declared, json=arguments.json)
     return ExitCode.DONE
 
 
@@ -251,6 +256,16 @@ def _state(word: str) -> QuarantineState | None:
 # Output for people.
 
 
+def _print_commands(pipeline: str, lines: Sequence[str]) -> None:
+    """Print what to do, with the name of the pipeline file, which these commands do not take."""
+    name = named_by_pipeline(pipeline)
+    with naming(name):
+        for line in lines:
+            words(line)
+    if name == PIPELINE_FILE and any(PIPELINE_FILE in line for line in lines):
+        words(f"{PIPELINE_FILE} is the pipeline file of {pipeline}")
+
+
 def _show_reasons(reasons: Sequence[dict[str, object]]) -> None:
     if not reasons:
         return
@@ -275,7 +290,7 @@ def _print_settled(chosen: Chosen) -> None:
         words(f"record {record.quarantine_id} was already {record.state} at position {record.settled_position}")
 
 
-def _print_retried(report: "RetryReport", *, json: bool) -> None:
+def _print_retried(report: "RetryReport", declared: "Declared", *, json: bool) -> None:
     if json:
         still_bad = [{"id": each, **asdict(refusal)} for each, refusal in report.still_bad.items()]
         show_json({**asdict(report), "still_bad": still_bad})
@@ -283,7 +298,11 @@ def _print_retried(report: "RetryReport", *, json: bool) -> None:
         column = f"{refusal.column}: " if refusal.column else ""
         words(f"record {quarantine_id} is still invalid: {column}{refusal.reason}")
     if len(report.still_bad) > _REASONS_SHOWN:
-        words(f"and {len(report.still_bad) - _REASONS_SHOWN:,} more: see `onceload quarantine list`")
+        words(
+            f"and {len(report.still_bad) - _REASONS_SHOWN:,} more: see {command_for(declared.name, 'quarantine list')}"
+        )
+    if report.laid_out_otherwise:
+        words(_otherwise(report.laid_out_otherwise, declared))
     if report.settled_elsewhere:
         words(f"{report.settled_elsewhere:,} were retried or discarded by another command in the meantime")
     print_ignored(report)
@@ -291,6 +310,18 @@ def _print_retried(report: "RetryReport", *, json: bool) -> None:
         f"pipeline {report.pipeline}: {report.retried:,} retried, {len(report.still_bad):,} still held; "
         f"position {report.position}"
     )
+
+
+def _otherwise(files: Sequence[str], declared: "Declared") -> str:
+    """What to do with records that are read as the pipeline file was, and stay bad."""
+    from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+
+    shown = ", ".join(files[:_REASONS_SHOWN]) + (" and others" if len(files) > _REASONS_SHOWN else "")
+    read = f"records of {shown} are read as the pipeline file was when they were loaded."
+    if Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
+        return f"{read} To read the file as the pipeline file is now, run {reload_command(files[0])}"
+    export = command_for(declared.name, f"quarantine export bad.jsonl --file {quote(files[0])}")
+    return f"{read} To load them, export them with {export}, and write `raw` in that layout"
 
 
 def _counted_with_ids(records: Sequence[KeptRecord]) -> str:

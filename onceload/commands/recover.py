@@ -21,7 +21,9 @@ from onceload.commands.arguments import (
 )
 from onceload.commands.reports import code_of, watching
 from onceload.settings import Settings
+from onceload.sources import has_source
 from onceload.terminal import lines_of_words, on_terminal, show_json, words
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import ExitCode, StateDiffers
 from onceload_core.names import Position
 from onceload_core.postgres import recover_state
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 from onceload.databases import only_pipeline, open_database
 from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
-from onceload.sources import has_source
 
 Action = Literal["rewind", "rebuild"]
 
@@ -92,9 +93,9 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     """Delete rows and state after a position, so that the next load loads them again."""
-    declared = read_declared(arguments, needs_source=False)
+    pipeline = Pipeline(read_declared(arguments, needs_source=False), settings)
     try:
-        found = Pipeline(declared, settings).recover_rewind(
+        found = pipeline.recover_rewind(
             position=arguments.position,
             dry_run=arguments.dry_run,
             accepts_differences=arguments.accept_differences,
@@ -102,8 +103,8 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
         )
     except StateDiffers:
         words(
-            "`onceload verify` lists rows that differ; --accept-differences rewinds despite lost or duplicated rows, "
-            "or forgotten business ids"
+            f"`onceload verify {PIPELINE_FILE}` lists rows that differ; --accept-differences rewinds despite lost or "
+            "duplicated rows, or forgotten business ids"
         )
         raise
     if arguments.json:
@@ -112,9 +113,15 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     if not found.entries:
         return ExitCode.DONE
     if found.applied:
-        words(f"the ledger records this at position {found.position}. {_NEXT[has_source(declared)]}")
+        what_now = f"Run `onceload load {PIPELINE_FILE}` to load the records again"
+        if not has_source(pipeline.declared):
+            what_now = "Let the program load its rows again: `load_rows` refuses later ids until these are loaded"
+        words(f"the ledger records this at position {found.position}. {what_now}")
     elif found.differing and not arguments.accept_differences:
-        words("nothing was changed. Check with `onceload verify`; --accept-differences rewinds despite the differences")
+        words(
+            f"nothing was changed. Check with `onceload verify {PIPELINE_FILE}`; --accept-differences rewinds despite "
+            "the differences"
+        )
         return ExitCode.NEEDS_A_PERSON
     else:
         words("nothing was changed. Run again without --dry-run to rewind")
@@ -122,12 +129,6 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 #: What to do after a rewind, of a pipeline with or without a source.
-_NEXT = {
-    True: "Run `onceload load` to load the records again",
-    False: "Let the program load its rows again: `load_rows` refuses later ids until these are loaded",
-}
-
-
 def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load all sources into a new database, and compare it with a snapshot of the old one."""
     declared = read_declared(arguments)
@@ -173,7 +174,10 @@ def _print_comparison(found: "Comparison") -> bool:
     if len(found.different) > _NAMES_SHOWN:
         words(f"only the first {_NAMES_SHOWN} are shown; use --json to see all")
     if found.different:
-        words("loaded records stay loaded. Restore the missing or rewritten files, and run `onceload load`")
+        words(
+            "loaded records stay loaded. Restore the missing or rewritten files, and run "
+            f"`onceload load {PIPELINE_FILE}`"
+        )
     return bool(found.different)
 
 

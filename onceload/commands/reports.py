@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from onceload.commands.arguments import Arguments
@@ -13,6 +14,7 @@ from onceload.terminal import (
     time_in_words,
     words,
 )
+from onceload_core.commands import command_for
 from onceload_core.errors import ExitCode
 from onceload_core.pause import Pause
 
@@ -53,8 +55,8 @@ def print_report(report: "Report") -> None:
     )
     if report.quarantined:
         which = "every record" if report.quarantined == report.records else counted(report.quarantined, "record")
-        look = f"onceload quarantine list --pipeline {report.pipeline}"
-        words(f"{which} of this load went to quarantine. Run `{look}`")
+        look = command_for(report.pipeline, "quarantine list")
+        words(f"{which} of this load went to quarantine. Run {look}")
 
 
 def print_staged(report: "Report", *, then: str) -> None:
@@ -67,7 +69,7 @@ def print_staged(report: "Report", *, then: str) -> None:
 
 def print_pause(pipeline: str, pause: Pause | None) -> None:
     if pause is not None:
-        words(f"pipeline {pipeline} is {pause}; no load runs until `onceload resume {pipeline}`")
+        words(f"pipeline {pipeline} is {pause}; no load runs until `onceload resume {quote(pipeline)}`")
 
 
 @contextmanager

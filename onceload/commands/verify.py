@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_declared
@@ -10,6 +11,8 @@ from onceload.explanation import Explanation
 from onceload.pipeline import Pipeline
 from onceload.settings import Settings
 from onceload.terminal import counted, on_terminal, show_json, show_table, words
+from onceload_core.advice import Ways
+from onceload_core.commands import PIPELINE_FILE, reload_command
 from onceload_core.errors import ExitCode
 from onceload_core.postgres.history import ClaimedSpans, CommittedSpans, Generation
 
@@ -60,7 +63,7 @@ def verify(arguments: Arguments, settings: Settings) -> ExitCode:
     if found.differing > len(found.differences):
         words(f"only the first of each kind are shown: {len(found.differences)} of {found.differing:,}")
     for kind, count in found.counts.items():
-        words(f"{kind} ({count:,}): {_MEANING[kind]}")
+        words(f"{kind} ({count:,}): {_MEANING[kind].format(**_commands(pipeline.declared, found, kind))}")
     words(_compared(found))
     return ExitCode.NEEDS_A_PERSON if found.differing else ExitCode.DONE
 
@@ -87,6 +90,17 @@ def _compared(found: "Verification") -> str:
     return f"pipeline {found.pipeline} at position {found.position}: {what}; {outcome}{noted}"
 
 
+def _commands(declared: "Declared", found: "Verification", kind: str) -> dict[str, str]:
+    """What the meaning of a kind names: among them how the records of a file are loaded once."""
+    from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+
+    again = f"load everything again with `onceload recover rebuild {PIPELINE_FILE}` on a new database"
+    file = next((each.producer for each in found.differences if each.kind == kind), None)
+    if file is not None and Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
+        again = f"run {reload_command(file)}, which deletes all rows of the file and loads it once"
+    return {"again": again, "pipeline": quote(declared.name)}
+
+
 #: The meaning of each kind of difference, and what to do.
 _MEANING = {
     "file missing": (
@@ -101,8 +115,8 @@ _MEANING = {
     ),
     "gap": (
         "a part of the file was never loaded and no delivery holds it, so its records are missing from the target. "
-        "Run `onceload load`, and verify again. If the gap stays, run `onceload load` with `--only FILE --replace`, "
-        "or see `onceload recover --help`"
+        f"Run `onceload load {PIPELINE_FILE}`, and verify again. If the gap stays, {{again}}, or see "
+        "`onceload recover --help`"
     ),
     "not loaded again": (
         "a rewind deleted the rows of these records, and no load brings them again. Restore the file and run `onceload "
@@ -111,9 +125,7 @@ _MEANING = {
     ),
     "loaded again": (
         "records were loaded more than once, so their rows are duplicated. That happens if the producer state was "
-        "damaged. Check it with `onceload recover state --dry-run`, then run `onceload load` with `--only FILE "
-        "--replace`, which deletes all rows of the file and loads it once. If the pipeline cannot replace rows, use "
-        "`onceload recover rebuild` on a new database"
+        "damaged. Check it with `onceload recover state --dry-run --pipeline {pipeline}`, then {again}"
     ),
     "row missing": (
         "rows were deleted or changed outside Onceload after they were loaded. To load them again from the file, see "

@@ -143,6 +143,14 @@ def find_root(engine: Engine, pipeline: str) -> str | None:
     return root
 
 
+def get_declaration(engine: Engine, pipeline: str) -> Declaration:
+    """What the pipeline file declares, by the version in force."""
+    with transaction(engine, pipeline, doing="looking at the pipeline file") as connection:
+        version = get_pipeline(connection, pipeline).version
+    # Rows of a version that is not kept come from no pipeline file.
+    return find_declarations(engine, pipeline, [version]).get(version, Declaration())
+
+
 def find_declarations(engine: Engine, pipeline: str, versions: Collection[int]) -> Mapping[int, Declaration]:
     """What the pipeline file declared, by the number of its version."""
     binds = {"pipeline": pipeline, "versions": array(sorted(versions))}

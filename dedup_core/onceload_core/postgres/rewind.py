@@ -11,6 +11,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, Engine
 
+from onceload_core.commands import PIPELINE_FILE, reload_command
 from onceload_core.errors import NotFound, SettingRefused, StateDiffers
 from onceload_core.events import event
 from onceload_core.names import Position
@@ -228,7 +229,8 @@ def _refuse_unattributed(connection: Connection, way: _Way, sums: Record) -> Non
     repeated = tuple(connection.execute(SQL["repeated_producers"]).scalars())
     if repeated:
         found = f"{', '.join(repeated)}, loaded more than once, so the rows do not show which entry loaded them"
-        expected = "rows of one entry each. `onceload load` with `--only FILE --replace` loads such a file once"
+        again = f"With publish: staged, {reload_command(repeated[0])} loads such a file once"
+        expected = f"rows of one entry each. {again}"
         raise _refused(way, found, f"{expected}; otherwise {REBUILD}")
     if sums.loaded != sums.rows_of_receipts:
         found = f"{sums.loaded} loaded rows, of which {sums.rows_of_receipts} name their producer"
@@ -295,7 +297,7 @@ def _moved(way: _Way, expected: Position) -> SettingRefused:
     return _refused(way, found, "the position of the dry run (start with a new one, and compare its numbers)")
 
 
-REBUILD = "load everything again: `onceload recover rebuild` on a new database"
+REBUILD = f"load everything again: `onceload recover rebuild {PIPELINE_FILE}` on a new database"
 
 
 def _refused(way: _Way, found: str, expected: str) -> SettingRefused:

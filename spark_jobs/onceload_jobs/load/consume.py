@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.declaration import DeclarationChanged
 from onceload_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
 from onceload_core.names import Batch, SessionName
@@ -48,7 +49,8 @@ def check_consumer(declared: Declared, name: SessionName) -> None:
     """Refuse a session that the pipeline has no work for."""
     check_own_name("--session", name)
     if declared.transform is not None:
-        raise SettingRefused("consume", "a pipeline with a transform", "one without (`onceload load` runs it)")
+        expected = f"one without (`onceload load {PIPELINE_FILE}` runs it)"
+        raise SettingRefused("consume", "a pipeline with a transform", expected)
     rules = declared.delivery
     if declared.has_fixed_sessions and name not in rules.names:
         raise SettingRefused("--session", repr(name), f"a number from 1 to {rules.sessions} (delivery.sessions)")

@@ -16,6 +16,7 @@ from enum import Enum
 
 from sqlalchemy import Engine
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import (
     AlreadyConsumed,
     ClaimedElsewhere,
@@ -58,7 +59,8 @@ def load(
     check_own_name("batch", batch)
     if declared.is_direct and not settings.publishes:
         found = f"{declared.name}, which commits each chunk as it is loaded"
-        raise SettingRefused("staging", found, "a pipeline with publish: staged (for this one, run `onceload load`)")
+        expected = f"a pipeline with publish: staged (for this one, run `onceload load {PIPELINE_FILE}`)"
+        raise SettingRefused("staging", found, expected)
     engine = connect(settings.ledger)
     try:
         with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from onceload_core.advice import Ways
+from onceload_core.commands import reload_command
 from onceload_core.names import ProducerId
 from onceload_core.ports import KnownProducer, LoadedProducer
 from onceload_core.replay import Condition, ProducerState
@@ -16,6 +18,7 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.csv.header import read_header
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.declared import Declared, Format, OnRewrite, Source
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.read.parts import is_stream
 
 
@@ -93,7 +96,7 @@ def _state_of(
     if reason is None and not _has_rows_in_place(declared.source, listed, state):
         reason = _MOVED
         if not is_elsewhere and declared.on_rewrite is OnRewrite.NEW_GENERATION:
-            return Note(name=listed.name, reason=f"{_MOVED}. {_LOADED_TWICE}", needs_a_person=True)
+            return Note(name=listed.name, reason=f"{_MOVED}. {_load_again(declared, listed.name)}", needs_a_person=True)
     if reason is None:
         continued = _continued(declared.source, listed, state, is_same=resemblance is Resemblance.SAME, sealed=sealed)
         new_etag = None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag))
@@ -201,13 +204,27 @@ def _next_state(
             unit, elsewhere = ("row", ", and write new records to a new file") if is_whole else ("byte", "")
             what = (
                 f"{reason} (up to {unit} {state.consumed.end}). Its loaded rows stay, and nothing more of it is "
-                f"loaded. Restore the file{elsewhere}, or set on_rewrite"
+                f"loaded. Restore the file{elsewhere}, {_or_take_it(declared, listed.name)}"
             )
             return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
             return FileState(generation=state.generation + 1)
         case OnRewrite.REPLACE:
             return FileState(generation=state.generation + 1, replaces=producer_id)
+
+
+def _or_take_it(declared: Declared, name: str) -> str:
+    """How the new content gets into the target."""
+    ways = Ways.of(pipeline_with_declaration(declared).declaration)
+    once = f"or run {reload_command(name)} to load it instead of its loaded rows, " if ways.may_reload else ""
+    replaced = "`replace` (its loaded rows are deleted) or " if ways.may_reload else ""
+    return f"{once}or set on_rewrite to {replaced}`new_generation` (they stay)"
+
+
+def _load_again(declared: Declared, name: str) -> str:
+    ways = Ways.of(pipeline_with_declaration(declared).declaration)
+    what_now = f"Load it with {reload_command(name)}" if ways.may_reload else "Give its records another name"
+    return f"{_LOADED_TWICE}. {what_now}"
 
 
 _REWRITTEN = {
@@ -224,9 +241,7 @@ _OTHER_FILE = (
     "only"
 )
 _MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps of a damaged copy of it"
-_LOADED_TWICE = (
-    "A new generation would load them a second time, so nothing more of it is loaded. Load it with --only and --replace"
-)
+_LOADED_TWICE = "A new generation would load them a second time, so nothing more of it is loaded"
 _EMPTY = "it is empty now, but rows of it are loaded. They stay, and are compared with it once it has content again"
 _BEGINS_ALIKE = (
     "it is shorter than what was loaded of it and starts with the same bytes, like an upload that has not ended. A new "

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import OnceloadError
 from onceload_core.ports import KnownProducer, Ledger, Outlook
 from onceload_core.replay import Condition, ProducerState
@@ -141,7 +142,10 @@ def _notes_of_listing(source: Source, listing: Listing, *, choice: Choice) -> It
         yield Note(name=repr(name), reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
     yield from (Note(name=repr(name), reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
     if choice.files and not listing.files:
-        reason = "no file of the source has this name. Names start below its root: see `onceload plan`"
+        reason = (
+            "no file of the source has this name. Names start below its root: see the names of new files in "
+            f"`onceload plan {PIPELINE_FILE}`"
+        )
         yield Note(name=", ".join(choice.files), reason=reason)
     elif listing.is_empty:
         yield Note(name=shown(source.path), reason="no file matches it. If there should be one, check source.path")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NeedsAPerson
 from onceload_core.names import ProducerId
 from onceload_core.ports import Advance
@@ -41,9 +42,9 @@ class ReplacedRowsDiffer(NeedsAPerson):
         return (
             f"pipeline {self.pipeline}: the number of old rows in {self.table} differs from what was loaded: "
             f"{shown}{more}. Nothing was changed, because old rows that were not found could stay beside the new "
-            "ones as duplicates, and rows added by others could be deleted. Run `onceload verify` to see which rows "
-            "differ, and repair the table. To go ahead despite the difference and replace only the rows that are "
-            "found, retry with --accept-differences."
+            "ones as duplicates, and rows added by others could be deleted. Run "
+            f"`onceload verify {PIPELINE_FILE}` to see which rows differ, and repair the table. To go ahead "
+            "despite the difference and replace only the rows that are found, retry with --accept-differences."
         )
 
 

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch
 from onceload_core.postgres.batches import PostgresBatches
@@ -111,7 +113,9 @@ def _where(
     if batch is not None:
         kept = PostgresBatches(engine, declared.name).find(batch)
         if kept is None:
-            expected = f"a staged batch (`onceload stage FILE --batch {batch}`)"
+            staging = f"`onceload stage {PIPELINE_FILE} --batch {quote(batch)}`"
+            no_batch = "no --batch, because with publish: direct nothing is staged"
+            expected = no_batch if declared.is_direct else f"a staged batch ({staging})"
             raise SettingRefused("--batch", f"{batch}, which is not staged", expected)
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
         written = publish_input_of(engine, declared.name, stage).written

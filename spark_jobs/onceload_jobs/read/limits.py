@@ -7,9 +7,11 @@ is refused, and nothing that was read together of it is loaded or quarantined.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 import pyarrow.compute as pc
 
+from onceload_core.commands import command_for
 from onceload_core.errors import NeedsAPerson, TooManyQuarantined
 from onceload_core.names import ProducerId
 from onceload_core.ports import QuarantinedRecord
@@ -56,12 +58,20 @@ def note_nothing_good(declared: Declared, bad: Mapping[str, int]) -> tuple[Note,
         return ()
     if sum(bad.values()) < NOTHING_GOOD_MIN:
         return ()
-    reason = (
-        "all {:,} records that this load read from it are bad and in quarantine. See `onceload quarantine list`. Fix "
-        "the file or the pipeline file, and run `onceload quarantine retry`. If such records are normal, set "
-        "quality.quarantined_max"
+    return tuple(
+        Note(name=name, reason=_NOTHING_GOOD.format(count, _look_at(declared, name)), needs_a_person=True)
+        for name, count in bad.items()
     )
-    return tuple(Note(name=name, reason=reason.format(count), needs_a_person=True) for name, count in bad.items())
+
+
+_NOTHING_GOOD = (
+    "all {:,} records that this load read from it are bad and in quarantine. See {}. `quarantine show` with an id of "
+    "that list prints what can be done. If such records are normal, set quality.quarantined_max"
+)
+
+
+def _look_at(declared: Declared, name: str) -> str:
+    return command_for(declared.name, f"quarantine list --file {quote(name)}")
 
 
 def check_quarantine(declared: Declared, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:

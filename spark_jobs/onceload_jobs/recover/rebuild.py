@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position
@@ -111,7 +112,7 @@ def refuse_loaded(declared: Declared, engine: Engine) -> None:
         found = f"pipeline {declared.name} with {position} commits in this database"
         expected = (
             "a database without this pipeline (create one and run `onceload init`, or continue here with "
-            "`onceload load`)"
+            f"`onceload load {PIPELINE_FILE}`)"
         )
         raise SettingRefused("rebuilding", found, expected)
 

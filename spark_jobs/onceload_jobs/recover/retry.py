@@ -13,6 +13,7 @@ from functools import partial
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
 
+from onceload_core.advice import Ways
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position
@@ -22,7 +23,6 @@ from onceload_core.postgres.connection import statements, translated
 from onceload_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
 from onceload_core.postgres.sessions import session_of
 from onceload_core.replay import EntryKind
-from onceload_core.verdicts import Order
 from onceload_jobs.batch.stage import Stage, open_stage
 from onceload_jobs.files.notes import Ignored
 from onceload_jobs.load.load_events import log_ignored
@@ -81,38 +81,48 @@ def retry(
     Fixed bytes have the layout of the record that they are for. If they are bad too, the record keeps its reason.
     """
     _refuse_unfit(declared)
-    before = ledger.position(declared.name)
     if not asked:
-        return RetryReport(pipeline=declared.name, batch=batch, position=before)
+        return RetryReport(pipeline=declared.name, batch=batch, position=ledger.position(declared.name))
+    job = _begun(engine, ledger, declared, asked, batch=batch, fixed=fixed or {}, by=by)
+    before = ledger.position(declared.name)
+    with _open_target(job) as target:
+        settled = _settle(job, target, tuple(record.quarantine_id for record in asked))
+    # The reason of a fix that is bad too is not that of the stored record.
+    of_stored = {each: refusal for each, refusal in settled.still_bad.items() if each not in job.records.fixed}
+    note_reasons(engine, declared.name, of_stored)
+    report = _report(job, settled, asked=len(asked), after=before)
+    _log_retried(report, asked=len(asked))
+    return report
+
+
+def _begun(
+    engine: Engine,
+    ledger: PostgresLedger,
+    declared: Declared,
+    asked: Sequence[KeptRecord],
+    *,
+    batch: Batch,
+    fixed: Mapping[QuarantineId, bytes],
+    by: str | None,
+) -> "_Job":
+    """It writes rows like a load, with the current pipeline file."""
     check_target(engine, ledger, declared)
-    # It writes rows like a load, with the current pipeline file.
     version = ledger.declare(pipeline_with_declaration(declared))
     name = session_of(batch, f"retry by {by}" if by else "retry")
     session = ledger.open_session(declared.name, name, version=version)
     evolve_target(engine, declared, session, columns=declared.columns_as_read)
     ensure_target(engine, declared, columns=declared.columns_as_read)
-    columns = columns_to_read(engine, declared)
-    job = _Job(
+    columns, fields = columns_to_read(engine, declared), StoredFields(declared, engine, ledger, asked)
+    records = StoredRecords(declared=declared, columns=columns, fields=fields, fixed=fixed)
+    return _Job(
         engine=engine,
         ledger=ledger,
         declared=declared,
         columns=columns,
         session=session,
         batch=batch,
-        records=StoredRecords(
-            declared=declared,
-            columns=columns,
-            fields=StoredFields(declared, engine, ledger, asked),
-            fixed=fixed or {},
-        ),
+        records=records,
     )
-    with _open_target(job) as target:
-        settled = _settle(job, target, tuple(record.quarantine_id for record in asked))
-    of_stored = {each: refusal for each, refusal in settled.still_bad.items() if each not in job.records.fixed}
-    note_reasons(engine, declared.name, of_stored)
-    report = _report(job, settled, asked=len(asked), after=before)
-    _log_retried(report, asked=len(asked))
-    return report
 
 
 def _log_retried(report: RetryReport, *, asked: int) -> None:
@@ -142,25 +152,10 @@ class _Job:
 
 def _refuse_unfit(declared: Declared) -> None:
     """Refuse pipelines whose rows depend on more than their own bytes, or whose order is lost in the target."""
-    target = declared.target
-    is_merge = target.write is Write.MERGE
-    for setting, is_declared in (
-        ("producer", declared.producer is not None),
-        ("message_id", declared.message_id is not None),
-        ("transform", declared.transform is not None),
-        # After a delete or a write without lineage, the target has nothing to compare a late record with.
-        ("target.deleted", target.deleted is not None),
-        ("merge without target.lineage", is_merge and not target.lineage),
-    ):
-        if is_declared:
-            expected = f"a pipeline without it (load such records {_loaded_instead(declared)}, and discard these)"
-            raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {setting}", expected)
-
-
-def _loaded_instead(declared: Declared) -> str:
-    if declared.producer is not None and declared.producer.order is Order.ORDERED:
-        return "by a pipeline file of its own with order: any, because this one counts their ids as duplicates"
-    return "again from a new file"
+    ways = Ways.of(pipeline_with_declaration(declared).declaration)
+    if ways.against_retry is not None:
+        expected = f"a pipeline without it (instead, {ways.instead_of_retry()}, and discard these)"
+        raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {ways.against_retry}", expected)
 
 
 def _report(job: _Job, tries: "_Tries", *, asked: int, after: Position) -> RetryReport:

@@ -63,24 +63,13 @@ class StoredRecords:
             for number, record in enumerate(records)
             if (refusal := refused.get(record.quarantine_id) or self._unreadable(record, found[number]))
         }
+        otherwise = {number for number, refusal in refusals.items() if refusal is found[number]}
         there = {
             number: fields
             for number, fields in enumerate(found)
             if isinstance(fields, Fields) and number not in refusals
         }
-        parts = [self._part(number, records[number], fields) for number, fields in there.items()]
-
-        def read_all(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
-            """Records with the same layout are read together."""
-            by_source: dict[Source, list[ReadPart]] = {declared.source: []}
-            for each in parts:
-                by_source.setdefault(there[each.part.producer_id].source, []).append(each)
-            return joined(
-                _read_as(replace(declared, source=source), columns, some) for source, some in by_source.items()
-            )
-
-        read, added = read_adding(self.declared, self.columns, parts, differing, read=read_all)
-        otherwise = {number for number, refusal in refusals.items() if refusal is found[number]}
+        read, added = self._read(records, there, differing)
         for number, refusal in _refusals_of(read, there).items():
             refusals[number] = _explained(refusal, there[number])
             if there[number].differences:
@@ -96,6 +85,22 @@ class StoredRecords:
             added=added,
             ignored=read.ignored,
         )
+
+    def _read(
+        self, records: Sequence[KeptRecord], there: Mapping[int, Fields], differing: ColumnsDiffer | None
+    ) -> tuple[Records, tuple[Column, ...]]:
+        """Records with the same layout are read together."""
+
+        def read_all(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
+            by_source: dict[Source, list[ReadPart]] = {declared.source: []}
+            for each in parts:
+                by_source.setdefault(there[each.part.producer_id].source, []).append(each)
+            return joined(
+                _read_as(replace(declared, source=source), columns, some) for source, some in by_source.items()
+            )
+
+        parts = [self._part(number, records[number], fields) for number, fields in there.items()]
+        return read_adding(self.declared, self.columns, parts, differing, read=read_all)
 
     def _unreadable(self, record: KeptRecord, fields: Fields | Refusal) -> Refusal | None:
         """Why a record cannot be tried at all."""

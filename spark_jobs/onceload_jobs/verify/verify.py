@@ -12,6 +12,7 @@ from heapq import merge
 import pyarrow as pa
 from sqlalchemy import Engine
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import OnceloadError
 from onceload_core.names import Position, ProducerId
 from onceload_core.pipeline import Guarantee
@@ -161,7 +162,9 @@ def _count_rows(
 
 def _uncountable(declared: Declared, columns: frozenset[str]) -> str | None:
     if declared.target.write is Write.MERGE:
-        return "its rows are merged by key, so counts do not apply. `onceload verify --deep` compares them by key"
+        deep = f". `onceload verify --deep {PIPELINE_FILE}` compares them by key"
+        is_compared = declared.transform is None and declared.producer is None
+        return f"its rows are merged by key, so counts do not apply{deep if is_compared else ''}"
     if not _has_lineage(declared, columns):
         return "its rows have no lineage (target.lineage), so they cannot be compared"
     return None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import SettingRefused
 from onceload_core.names import SessionName
 from onceload_jobs.batch.job import Job
@@ -42,7 +43,8 @@ class InProcessTasks:
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         del job, deliveries
-        raise SettingRefused("consume", "a pipeline with a transform", "one without (`onceload load` runs Spark SQL)")
+        expected = f"one without (`onceload load {PIPELINE_FILE}` runs Spark SQL)"
+        raise SettingRefused("consume", "a pipeline with a transform", expected)
 
     def writing(self, job: Job) -> Job:
         return job

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.ports import Ledger
 from onceload_core.postgres.connection import Record, statements, transaction, translated
@@ -180,7 +181,7 @@ def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> N
         found = f"{table}, which does not exist, although this pipeline loaded {loaded:,} producers"
         expected = (
             "the table that rows were loaded into before (restore it, give that table this name, or delete its rows "
-            "with `onceload recover rewind FILE --position 0` and load them again)"
+            f"with `onceload recover rewind {PIPELINE_FILE} --position 0` and load them again)"
         )
         raise SettingRefused("target.table", found, expected)
 

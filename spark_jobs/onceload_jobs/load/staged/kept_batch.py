@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from shlex import quote
 
 from sqlalchemy import Engine
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, NeedsAPerson, SettingRefused, WrongUse
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger, connect
@@ -68,7 +70,7 @@ class NotAudited(WrongUse):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: batch {self.batch} was not published, because it was not audited with suite "
-            f"{self.suite}. It stays staged. Run `onceload audit` first."
+            f"{self.suite}. It stays staged. First run `onceload audit {PIPELINE_FILE} --batch {quote(self.batch)}`."
         )
 
 
@@ -85,7 +87,7 @@ class SealedLineContinued(NeedsAPerson):
             f"pipeline {self.pipeline}: batch {self.batch} was not published, because files have grown since it was "
             f"staged, in a last line that counted as sealed (source.sealed): {', '.join(self.files)}. The staged rows "
             "hold only the beginning of that line, and nothing of the batch was loaded. Give the batch up with "
-            f"`onceload publish FILE --batch {self.batch} --give-up`, and load again."
+            f"`onceload publish {PIPELINE_FILE} --batch {quote(self.batch)} --give-up`, and load again."
         )
 
 
@@ -171,7 +173,8 @@ def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: 
     check_own_name("batch", batch)
     if declared.is_direct:
         found = f"{declared.name}, which commits each chunk as it is loaded"
-        raise SettingRefused(doing, found, "a pipeline with publish: staged (for this one, run `onceload load`)")
+        expected = f"a pipeline with publish: staged (for this one, run `onceload load {PIPELINE_FILE}`)"
+        raise SettingRefused(doing, found, expected)
     engine = connect(settings.ledger)
     try:
         with translated(pipeline=declared.name, doing=f"{doing} batch {batch}"):

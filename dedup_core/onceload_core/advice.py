@@ -1,0 +1,66 @@
+"""What a pipeline allows, by what it declares, so that messages name no command that it refuses."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from onceload_core.declaration import IDENTITY, MESSAGE_ID, ORDER, PATH, PRODUCER, Declaration
+
+#: What `source.path` says of a pipeline without source.
+ROWS_OF_A_PROGRAM = "(rows of a program"
+_TARGET = re.compile(
+    r"(?P<write>\w+), key .*, deleted (?P<deleted>.*), lineage (?P<lineage>True|False)(?:, newer_file \w+)?", re.DOTALL
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ways:
+    """What a pipeline allows."""
+
+    #: The setting because of which no quarantined record can be retried; None: they can.
+    against_retry: str | None
+    #: Whether a file that is loaded can be loaded again alone, with its rows replaced. Of a transform, only its columns
+    #: would show that, so it counts as not allowed.
+    may_reload: bool
+    #: Whether it reads files.
+    has_source: bool
+    #: Whether a later file may bring a record with an earlier id.
+    takes_late_records: bool
+
+    @classmethod
+    def of(cls, declaration: Declaration) -> Self:
+        """By the texts of a version."""
+        terms, rest = declaration.terms, declaration.rest
+        target = _TARGET.fullmatch(rest.get("target", ""))
+        is_merge, lineage = (bool(target and target["write"] == "merge"), bool(target and target["lineage"] == "True"))
+        has_source = not rest.get(PATH, "").startswith(ROWS_OF_A_PROGRAM)
+        settings = (
+            ("producer", bool(terms.get(PRODUCER))),
+            ("message_id", bool(terms.get(MESSAGE_ID))),
+            ("transform", bool(rest.get("transform"))),
+            # After a delete or a write without lineage, the target has nothing to compare a late record with.
+            ("target.deleted", bool(target and target["deleted"] != "None")),
+            ("merge without target.lineage", is_merge and not lineage),
+        )
+        is_of_files = has_source and not terms.get(PRODUCER) and not terms.get(MESSAGE_ID)
+        return cls(
+            against_retry=next((setting for setting, is_declared in settings if is_declared), None),
+            may_reload=is_of_files
+            and not rest.get("transform")
+            and terms.get(IDENTITY) == "path"
+            and lineage
+            and not is_merge
+            and rest.get("publish") == "staged"
+            and rest.get("delivery.mode") != "ordered",
+            has_source=has_source,
+            takes_late_records=terms.get(ORDER) != "ordered",
+        )
+
+    def instead_of_retry(self) -> str:
+        """How to load the records of a pipeline whose records cannot be retried."""
+        if not self.takes_late_records:
+            return (
+                "load such records by a pipeline file of its own with order: any, because this one counts their ids as "
+                "duplicates"
+            )
+        return "write the fixed records into a new file below source.path, and load it"

@@ -1,0 +1,43 @@
+"""The pipeline file in the commands that messages name."""
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from onceload_core.commands import PIPELINE_FILE
+
+#: Where people keep pipeline files, seen from where they run commands.
+FOLDERS = (Path(), Path("pipelines"))
+_FILES_MAX = 1_000
+_NAME = re.compile(r"^pipeline:[ \t]*(?P<quote>['\"]?)(?P<name>.*?)(?P=quote)[ \t]*(?:#.*)?$", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)")
+
+
+def named(file: Path, given: Sequence[str] = ()) -> str:
+    """A pipeline file as arguments of a command, with the values of its placeholders."""
+    return shlex.join([str(file), *(part for each in given for part in ("--set", each))])
+
+
+def named_by_pipeline(pipeline: str, *, folders: Iterable[Path] = FOLDERS) -> str:
+    """The file of a pipeline, if one is found here; otherwise a word that stands for it."""
+    found = [path for folder in folders for path in _files_in(folder) if _name_in(path) == pipeline]
+    if len(found) != 1:
+        return PIPELINE_FILE
+    return named(found[0], [f"{name}=VALUE" for name in dict.fromkeys(_PLACEHOLDER.findall(_text_of(found[0])))])
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for suffix in ("yaml", "yml") for path in folder.glob(f"[!.]*.{suffix}"))[:_FILES_MAX]
+
+
+def _name_in(path: Path) -> str | None:
+    found = _NAME.search(_text_of(path))
+    return found["name"] if found else None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return ""
