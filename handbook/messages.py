@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from handbook.code import Code, Scope, named
 from handbook.markdown import in_markdown, page
-from handbook.texts import texts_of, words_in
+from handbook.texts import filled_in, texts_of, words_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def differences_of(code: Code) -> Mapping[str, str]:
     """What each kind of difference means, and what to do."""
     module = code.modules["onceload.commands.verify"]
     table = module.constants["_MEANING"]
-    return dict(ast.literal_eval(table))
+    return {kind: filled_in(meaning) for kind, meaning in ast.literal_eval(table).items()}
 
 
 def messages_by_kind(code: Code) -> Mapping[str, list[str]]:

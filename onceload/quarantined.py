@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 
 from onceload_core.advice import Ways
-from onceload_core.commands import PIPELINE_FILE, command_for, reload_command
+from onceload_core.commands import PIPELINE_FILE, reload_command
 from onceload_core.ports import QuarantineState
 from onceload_core.postgres.quarantine import KeptRecord, QuarantineId
 
@@ -45,7 +45,8 @@ def what_to_do(record: KeptRecord, ways: Ways) -> list[str]:
     if record.state is not QuarantineState.HELD:
         return [f"it was {record.state} at position {record.settled_position}; there is nothing to do"]
     named = f"--id {record.quarantine_id}"
-    discard = f"discard it: {command_for(record.pipeline, f'quarantine discard {named} --yes')}"
+    pipeline = f"--pipeline {quote(record.pipeline)}"
+    discard = f"discard it: `onceload quarantine discard {pipeline} {named} --yes`"
     if record.is_replaced:
         return ["its file was loaded again as a whole since then, so it cannot be retried", discard]
     again = f"or load its file again: {reload_command(record.file)}. Then discard it"
@@ -53,8 +54,10 @@ def what_to_do(record: KeptRecord, ways: Ways) -> list[str]:
         refusal = f"it cannot be retried, because the pipeline declares {ways.against_retry}"
         lines = [f"{refusal}. Instead, {ways.instead_of_retry()}. Then discard it"]
     else:
-        export = command_for(record.pipeline, f"quarantine export bad.jsonl {named}")
-        lines = [f"retry it:   `onceload quarantine retry {PIPELINE_FILE} {named}`", f"fix it:     {export}"]
+        lines = [
+            f"retry it:   `onceload quarantine retry {PIPELINE_FILE} {named}`",
+            f"fix it:     `onceload quarantine export bad.jsonl {pipeline} {named}`",
+        ]
     return [*lines, *([again] if ways.may_reload else []), discard]
 
 
@@ -62,7 +65,8 @@ def what_to_do_with(exported: str, ids: Sequence[QuarantineId], pipeline: str, w
     """What a person can do with exported records."""
     if ways.against_retry is None:
         return f"fix `raw` in each line, then run `onceload quarantine retry {PIPELINE_FILE} --from {quote(exported)}`"
-    discard = command_for(pipeline, f"quarantine discard {' '.join(f'--id {each}' for each in ids[:_IDS_SHOWN])} --yes")
+    named = " ".join(f"--id {each}" for each in ids[:_IDS_SHOWN])
+    discard = f"`onceload quarantine discard --pipeline {quote(pipeline)} {named} --yes`"
     and_others = f", and the other {len(ids) - _IDS_SHOWN:,} in the same way" if len(ids) > _IDS_SHOWN else ""
     return (
         f"they cannot be retried, because the pipeline declares {ways.against_retry}. Instead, "

@@ -19,8 +19,8 @@ class Ways:
 
     #: The setting because of which no quarantined record can be retried; None: they can.
     against_retry: str | None
-    #: Whether a file that is loaded can be loaded again alone, with its rows replaced. Of a transform, only its columns
-    #: would show that, so it counts as not allowed.
+    #: Whether a file that is loaded can be loaded again alone, with its rows replaced. A transform would have to keep
+    #: the lineage, which only its result shows, so it counts as not allowed.
     may_reload: bool
     #: Whether it reads files.
     has_source: bool

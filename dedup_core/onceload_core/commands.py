@@ -10,11 +10,6 @@ from shlex import quote
 PIPELINE_FILE = "PIPELINE.yaml"
 
 
-def command_for(pipeline: str, command: str) -> str:
-    """A command that finds the pipeline by its name."""
-    return f"`onceload {command} --pipeline {quote(pipeline)}`"
-
-
 def reload_command(file: str) -> str:
     """Replace the rows of one file; only some pipelines allow it."""
     return f"`onceload load {PIPELINE_FILE} --only {quote(file)} --replace`"

@@ -67,9 +67,10 @@ OnceloadError
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from shlex import quote
 from typing import ClassVar
 
-from onceload_core.commands import PIPELINE_FILE, command_for
+from onceload_core.commands import PIPELINE_FILE
 
 
 class ExitCode(IntEnum):
@@ -137,7 +138,7 @@ class ClaimedElsewhere(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: {self.holder} is loading a part of {self.producer} {self.span}. Nothing was "
-            f"written. Retry when its claim has ended: see {command_for(self.pipeline, 'sessions')}."
+            f"written. Retry when its claim has ended: see `onceload sessions --pipeline {quote(self.pipeline)}`."
         )
 
 
@@ -323,8 +324,7 @@ class LimitReached(NeedsAPerson):
 
 _LIMIT_FIXES = {
     "islands_max": "First load the gaps between the spans that are loaded, or raise islands_max.",
-    "producers_max": "Set forget_idle_after, so that `onceload maintain` deletes idle producers that records name, or "
-    "raise producers_max.",
+    "producers_max": "Raise it, or set forget_idle_after, so that `onceload maintain` deletes idle producers.",
 }
 
 
@@ -363,8 +363,8 @@ class StateDiffers(NeedsAPerson):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: the database at position {self.position} does not match the ledger, and "
-            f"differs for {_some(self.producers)}. Nothing was changed. Compare the producers with "
-            f"{command_for(self.pipeline, 'recover state --dry-run')}, the rows with `onceload verify {PIPELINE_FILE}`."
+            f"differs for {_some(self.producers)}. Nothing was changed. Compare the producers with `onceload recover "
+            f"state --pipeline {quote(self.pipeline)} --dry-run`, the rows with `onceload verify {PIPELINE_FILE}`."
         )
 
 
@@ -374,8 +374,8 @@ class SnapshotRefused(StateDiffers):
         return (
             f"pipeline {self.pipeline}: no snapshot was taken at position {self.position}, because the live state "
             f"differs from the ledger for {_some(self.producers)}. Committed loads stay committed, but the next load "
-            "could lose or repeat records of these producers. Show them with "
-            f"{command_for(self.pipeline, 'recover state --dry-run')}, and run it without --dry-run to repair them."
+            "could lose or repeat records of these producers. Show them with `onceload recover state "
+            f"--pipeline {quote(self.pipeline)} --dry-run`, and run it without --dry-run to repair them."
         )
 
 

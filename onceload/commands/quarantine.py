@@ -30,7 +30,7 @@ from onceload.quarantined import harmless, readable, row_of, summary_of, what_to
 from onceload.settings import user_name
 from onceload.terminal import counted, naming, on_terminal, show_json, show_table, words
 from onceload_core.advice import Ways
-from onceload_core.commands import PIPELINE_FILE, command_for, reload_command
+from onceload_core.commands import PIPELINE_FILE, reload_command
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.ports import QuarantineState
 from onceload_core.postgres.quarantine import (
@@ -298,9 +298,8 @@ def _print_retried(report: "RetryReport", declared: "Declared", *, json: bool) -
         column = f"{refusal.column}: " if refusal.column else ""
         words(f"record {quarantine_id} is still invalid: {column}{refusal.reason}")
     if len(report.still_bad) > _REASONS_SHOWN:
-        words(
-            f"and {len(report.still_bad) - _REASONS_SHOWN:,} more: see {command_for(declared.name, 'quarantine list')}"
-        )
+        rest = len(report.still_bad) - _REASONS_SHOWN
+        words(f"and {rest:,} more: see `onceload quarantine list --pipeline {quote(declared.name)}`")
     if report.laid_out_otherwise:
         words(_otherwise(report.laid_out_otherwise, declared))
     if report.settled_elsewhere:
@@ -320,7 +319,7 @@ def _otherwise(files: Sequence[str], declared: "Declared") -> str:
     read = f"records of {shown} are read as the pipeline file was when they were loaded."
     if Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
         return f"{read} To read the file as the pipeline file is now, run {reload_command(files[0])}"
-    export = command_for(declared.name, f"quarantine export bad.jsonl --file {quote(files[0])}")
+    export = f"`onceload quarantine export bad.jsonl --file {quote(files[0])} --pipeline {quote(declared.name)}`"
     return f"{read} To load them, export them with {export}, and write `raw` in that layout"
 
 

@@ -14,7 +14,6 @@ from onceload.terminal import (
     time_in_words,
     words,
 )
-from onceload_core.commands import command_for
 from onceload_core.errors import ExitCode
 from onceload_core.pause import Pause
 
@@ -55,8 +54,8 @@ def print_report(report: "Report") -> None:
     )
     if report.quarantined:
         which = "every record" if report.quarantined == report.records else counted(report.quarantined, "record")
-        look = command_for(report.pipeline, "quarantine list")
-        words(f"{which} of this load went to quarantine. Run {look}")
+        pipeline = quote(report.pipeline)
+        words(f"{which} of this load went to quarantine. Run `onceload quarantine list --pipeline {pipeline}`")
 
 
 def print_staged(report: "Report", *, then: str) -> None:

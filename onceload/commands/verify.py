@@ -98,7 +98,7 @@ def _commands(declared: "Declared", found: "Verification", kind: str) -> dict[st
     file = next((each.producer for each in found.differences if each.kind == kind), None)
     if file is not None and Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
         again = f"run {reload_command(file)}, which deletes all rows of the file and loads it once"
-    return {"again": again, "pipeline": quote(declared.name)}
+    return {"again": again, "file": PIPELINE_FILE, "pipeline": quote(declared.name)}
 
 
 #: The meaning of each kind of difference, and what to do.
@@ -115,7 +115,7 @@ _MEANING = {
     ),
     "gap": (
         "a part of the file was never loaded and no delivery holds it, so its records are missing from the target. "
-        f"Run `onceload load {PIPELINE_FILE}`, and verify again. If the gap stays, {{again}}, or see "
+        "Run `onceload load {file}`, and verify again. If the gap stays, {again}, or see "
         "`onceload recover --help`"
     ),
     "not loaded again": (

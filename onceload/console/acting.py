@@ -12,12 +12,12 @@ from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from onceload.console.access import Access, Link
 from onceload.console.actions import deliveries, jobs, pausing, quarantine
-from onceload.console.actions.asking import Action, Answer, Asked
+from onceload.console.actions.asking import Action, Answer, Asked, Question
 from onceload.console.parameters import Name, may_see
 from onceload.console.rendering import query, rendered
 from onceload.console.watching import Watch
@@ -53,7 +53,7 @@ class Acting:
         needed = [Depends(self._access.authenticate), Depends(may_see(self._access)), Depends(may_act)]
         for name, action in ACTIONS.items():
             app.get(f"/{name}", dependencies=needed, response_class=HTMLResponse)(self._question(name, action))
-            app.post(f"/{name}", dependencies=needed)(self._answer(action))
+            app.post(f"/{name}", dependencies=needed)(self._answer(name, action))
         app.get("/answer", dependencies=needed[:2], response_class=HTMLResponse)(self._show_answer)
 
     def _question(self, name: str, action: Action) -> Callable[..., str]:
@@ -62,25 +62,32 @@ class Acting:
             values = {key: value for key, value in request.query_params.items() if key != "seen"}
             with self._asked(request, pipeline, values) as asked:
                 question = action.ask(asked)
-            hidden = {**values, TOKEN: self._sealed(request, pipeline)}
-            if question.seen is not None:
-                hidden["seen"] = str(question.seen)
-            if question.field:
-                hidden.pop(question.field.name, None)
-            shown = {"pipeline": pipeline, "name": name, "question": question, "hidden": hidden}
-            return rendered("question.html", {"access": self._access, **shown})
+            return self._page(request, pipeline, name, values, question)
 
         return ask
 
-    def _answer(self, action: Action) -> Callable[..., RedirectResponse]:
-        def do(request: Request, pipeline: Name, form: Annotated[dict[str, str], Depends(form_of)]) -> RedirectResponse:
+    def _page(self, request: Request, pipeline: str, name: str, values: Mapping[str, str], question: Question) -> str:
+        hidden = {**values, TOKEN: self._sealed(request, pipeline)}
+        if question.seen is not None:
+            hidden["seen"] = str(question.seen)
+        if question.field:
+            hidden.pop(question.field.name, None)
+        shown = {"pipeline": pipeline, "name": name, "question": question, "hidden": hidden}
+        return rendered("question.html", {"access": self._access, **shown})
+
+    def _answer(self, name: str, action: Action) -> Callable[..., Response]:
+        def do(request: Request, pipeline: Name, form: Annotated[dict[str, str], Depends(form_of)]) -> Response:
             if not self._is_sealed(request, form.pop(TOKEN, ""), pipeline):
                 message = (
                     "this form has expired, or another site sent it. Nothing was changed. Reload the page and try again"
                 )
                 raise HTTPException(HTTPStatus.FORBIDDEN, message)
             with self._asked(request, pipeline, form) as asked:
-                said = json.dumps(asdict(action.do(asked)))
+                done = action.do(asked)
+            if isinstance(done, Question):
+                # What the user has written stays in the form.
+                return HTMLResponse(self._page(request, pipeline, name, form, done))
+            said = json.dumps(asdict(done))
             address = query(pipeline=pipeline, said=said, seal=self._sealed(request, pipeline, said))
             return RedirectResponse(f"answer?{address}", status_code=HTTPStatus.SEE_OTHER)
 

@@ -88,14 +88,28 @@ def test_a_retried_record_counts_as_a_row_of_its_file(console, day):
     assert "The 3 rows stay" in words_of(console.get("/rewritten?pipeline=well&name=a.jsonl").text)
 
 
-def test_a_record_that_is_still_wrong_stays_with_its_new_reason(console, day):
+def test_a_fix_that_is_still_wrong_stays_in_the_form_and_the_record_keeps_its_reason(console, day):
     number = quarantined(day, "y")
+    reason = day.ask(f"SELECT column_name, reason FROM onceload.quarantine WHERE quarantine_id = {number}")
 
     answer = confirm(console, f"/fix?pipeline=well&id={number}", raw='{"n": "z"}')
 
-    assert "'z' is not a valid bigint" in answer
+    assert "Your record was not loaded because: n: 'z' is not a valid bigint. Nothing was changed." in answer
     assert rows(day) == [1, 3, 4]
+    assert day.ask(f"SELECT column_name, reason FROM onceload.quarantine WHERE quarantine_id = {number}") == reason
     assert day.ask(f"SELECT state FROM onceload.quarantine WHERE quarantine_id = {number}") == [("held",)]
+
+
+def test_a_fix_that_was_wrong_is_corrected_in_the_same_form(console, day):
+    question = console.get(f"/fix?pipeline=well&id={quarantined(day, 'y')}")
+    (action,) = re.findall(r'<form class="question" method="post" action="(.*?)">', question.text)
+
+    again = console.post(f"/{unescape(action)}", data=form_of(question.text) | {"raw": '{"n": "z"}'})
+    done = console.post(f"/{unescape(action)}", data=form_of(again.text) | {"raw": '{"n": 5}'})
+
+    assert unescape(re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", again.text, re.DOTALL)[0]) == '{"n": "z"}'
+    assert "1 record loaded" in words_of(done.text)
+    assert rows(day) == [1, 3, 4, 5]
 
 
 def test_a_huge_value_makes_no_huge_page_and_is_not_fixed_there(console, day):

@@ -1,4 +1,4 @@
-"""Each command that a message names can be run as it stands: its names are filled in, and it is not refused."""
+"""Each command that a message names can be run as printed: its names are filled in, and it is not refused."""
 
 import re
 import shlex
@@ -81,14 +81,14 @@ def all_can_be_run(shell, printed):
     commands = commands_in(printed)
     for command in commands:
         assert PIPELINE_FILE not in command
-        # A file that another load holds is not waited for.
+        # Without waiting for a file that another load holds.
         code, said = shell.run(f"{command} --wait 0s" if command.startswith("load ") else command)
         assert code is not ExitCode.WRONG_USE, (command, said)
     return len(commands)
 
 
 @pytest.mark.usefixtures("described_as")
-def test_what_is_printed_of_a_quarantined_record_can_be_done(shell, tmp_path):
+def test_the_advice_on_a_quarantined_record_can_be_done(shell, tmp_path):
     (tmp_path / "landing" / "a b.jsonl").write_text(GOOD + BAD)
     code, loaded = shell.run("load 'my events.yaml'")
     shown, exported = shell.run("quarantine show 1")[1], shell.run("quarantine export out.jsonl")[1]
@@ -102,7 +102,7 @@ def test_what_is_printed_of_a_quarantined_record_can_be_done(shell, tmp_path):
 
 
 @pytest.mark.usefixtures("described_as")
-def test_what_is_printed_of_a_rewritten_file_can_be_done(shell, tmp_path):
+def test_the_advice_on_a_rewritten_file_can_be_done(shell, tmp_path):
     file = tmp_path / "landing" / "a b.jsonl"
     file.write_text(GOOD + BAD)
     shell.run("load 'my events.yaml'")
@@ -117,7 +117,7 @@ def test_what_is_printed_of_a_rewritten_file_can_be_done(shell, tmp_path):
 
 
 @pytest.mark.usefixtures("described_as")
-def test_what_is_printed_of_a_staged_batch_a_plan_and_a_rewind_can_be_done(shell, tmp_path):
+def test_the_advice_on_a_staged_batch_a_plan_and_a_rewind_can_be_done(shell, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text(GOOD)
     for command in (
         "stage 'my events.yaml' --batch 'b 1' --wait 0s",
@@ -128,13 +128,13 @@ def test_what_is_printed_of_a_staged_batch_a_plan_and_a_rewind_can_be_done(shell
         "recover rewind 'my events.yaml' --position 0",
     ):
         _, said = shell.run(command)
-        # A rebuild is for another database. A batch that nobody publishes would hold its files.
+        # A rebuild is for another database. A staged batch would hold its files.
         said = re.sub("`onceload (recover rebuild|stage)[^`]*`", "", said)
         all_can_be_run(shell, said)
 
 
 @pytest.mark.parametrize("kind", ["append", "merge"])
-def test_what_is_printed_of_a_file_without_a_good_record_can_be_done(shell, tmp_path, kind):
+def test_the_advice_on_a_file_without_a_good_record_can_be_done(shell, tmp_path, kind):
     (tmp_path / "my events.yaml").write_text(KINDS[kind])
     (tmp_path / "landing" / "a.jsonl").write_text(BAD * 9)
     (tmp_path / "landing" / "b.jsonl").write_text(BAD * 9)

@@ -70,7 +70,7 @@ def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
     audits = in_a_process("audits", "--json", **here)
 
     assert [each.returncode for each in (staged, too_early, audited, first, again)] == [0, 2, 0, 0, 0]
-    assert "Run `onceload audit` first" in too_early.stderr
+    assert "First run `onceload audit" in too_early.stderr
     rows = json.loads(staged.stdout)["staged"]
     assert json.loads(audited.stdout)["rows"] == rows > 100
     assert [json.loads(each.stdout)["loaded"] for each in (first, again)] == [rows, rows]

@@ -150,7 +150,7 @@ def test_a_batch_without_an_audit_is_not_published(audited):
     audited.write("a.jsonl", line(1))
     stage(audited)
 
-    with pytest.raises(NotAudited, match="Run `onceload audit` first"):
+    with pytest.raises(NotAudited, match="First run `onceload audit"):
         publish_now(audited)
     audit_now(audited)
     assert publish_now(audited).loaded == 1

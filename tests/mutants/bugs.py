@@ -66,6 +66,7 @@ OF_RECOVERIES = "tests/dags/test_recovery.py"
 OF_REWOUND = "tests/loads/test_rewound.py"
 OF_REWOUND_ROWS = "tests/python/test_rewound_rows.py"
 OF_STORED_LAYOUTS = "tests/loads/test_stored_layouts.py"
+OF_ADVICE = "tests/integration/test_advice.py"
 KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
@@ -2136,8 +2137,8 @@ RECORD_BUGS = (
     Bug(
         name="a command does not say how it ended",
         file="onceload/cli.py",
-        correct="    write_outcome(outcome, environment)\n",
-        wrong="",
+        correct="    write_outcome(replace(outcome, message=with_file_named(outcome.message)), environment)\n",
+        wrong="    pass\n",
         tests=("tests/integration/test_cli.py::test_a_command_writes_how_it_ended_into_the_file_that_it_is_given",),
     ),
     Bug(
@@ -2872,9 +2873,9 @@ QUARANTINE_BUGS = (
     ),
     Bug(
         name="a retry sends fixed records of an ordered producer to a file that counts them as duplicates",
-        file="spark_jobs/onceload_jobs/recover/retry.py",
-        correct="declared.producer.order is Order.ORDERED",
-        wrong="declared.producer.order is None",
+        file="dedup_core/onceload_core/advice.py",
+        correct='terms.get(ORDER) != "ordered"',
+        wrong='terms.get(ORDER) != "any"',
         tests=(
             f"{OF_RECORD_PRODUCERS}::test_a_fixed_record_of_an_ordered_producer_is_loaded_by_a_pipeline_of_its_own",
         ),
@@ -4476,5 +4477,26 @@ BUGS = (
             f"{OF_STORED_LAYOUTS}"
             "::test_an_element_of_a_json_array_that_only_the_server_refused_is_stored_as_it_is_in_its_file",
         ),
+    ),
+    Bug(
+        name="a retry is advised for records of a transform",
+        file="dedup_core/onceload_core/advice.py",
+        correct='("transform", bool(rest.get("transform"))),',
+        wrong='("transform", False),',
+        tests=(f"{OF_ADVICE}::test_the_advice_on_a_quarantined_record_can_be_done",),
+    ),
+    Bug(
+        name="a reload is advised where rows cannot be replaced",
+        file="dedup_core/onceload_core/advice.py",
+        correct="            and not is_merge\n",
+        wrong="",
+        tests=(f"{OF_ADVICE}::test_what_a_version_says_is_what_the_pipeline_file_allows",),
+    ),
+    Bug(
+        name="a message names a word instead of the pipeline file",
+        file="onceload/terminal.py",
+        correct="    return text.replace(PIPELINE_FILE, _NAMED.get())\n",
+        wrong="    return text\n",
+        tests=(f"{OF_ADVICE}::test_the_advice_on_a_rewritten_file_can_be_done",),
     ),
 )

@@ -90,4 +90,5 @@ class Answer:
 @dataclass(frozen=True, kw_only=True)
 class Action:
     ask: Callable[[Asked], Question]
-    do: Callable[[Asked], Answer]
+    #: A question comes back if what the user wrote was refused.
+    do: Callable[[Asked], Answer | Question]

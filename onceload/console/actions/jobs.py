@@ -11,6 +11,7 @@ from onceload.console.actions.asking import Action, Answer, Asked, Field, Questi
 from onceload.console.reading import TookTooLong, reading
 from onceload.console.rendering import query
 from onceload.contradictions import against_replacing, may_choose
+from onceload.named_files import named
 from onceload.pipeline_file import placeholders
 from onceload.placeholders import GIVEN
 from onceload.recoveries import rewind_in_words
@@ -29,16 +30,6 @@ _COUNTED_AT_ONCE = 100_000
 #: How many producers are named before a rewind.
 _NAMES_SHOWN = 20
 _DAY = re.compile(r"(?<!\d)\d{4}(-?)\d{2}\1\d{2}(?!\d)")
-_TOO_MANY = (
-    f"There are too many commits after this position: they could not be counted here within {_LEDGER_S} s.",
-    "`onceload recover rewind --dry-run` shows what would be rolled back. Without --dry-run, it does that.",
-)
-_BEFORE_REWIND = (
-    "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
-    "exists are lost for good.",
-    "If the job cannot roll the commits back exactly, it reports why, and changes nothing. `onceload verify` lists "
-    "rows that differ from the ledger, and `onceload recover rewind --accept-differences` rewinds anyway.",
-)
 _VERIFY = Question(
     title="Verify",
     sentences=("Files and rows are compared with the ledger. Nothing is changed.",),
@@ -103,7 +94,7 @@ def _ask_rewind(asked: Asked) -> Question:
     try:
         preview = _preview(asked, to)
     except TookTooLong:
-        return Question(title=title, sentences=_TOO_MANY, button=None)
+        return Question(title=title, sentences=_too_many(asked, to), button=None)
     found, sentences = preview.found, rewind_in_words(preview.found).splitlines()
     if not found.entries:
         return Question(title=title, sentences=tuple(sentences), button=None)
@@ -112,7 +103,28 @@ def _ask_rewind(asked: Asked) -> Question:
     sentences += [f"{name}: {counted(rows, 'row')}" for name, rows in preview.most]
     if found.producers > len(preview.most):
         sentences.append(f"… and {found.producers - len(preview.most):,} more files or producers.")
-    return Question(title=title, sentences=(*sentences, *_BEFORE_REWIND), button="Rewind", seen=int(found.position))
+    return Question(
+        title=title, sentences=(*sentences, *_before_rewind(asked, to)), button="Rewind", seen=int(found.position)
+    )
+
+
+def _too_many(asked: Asked, to: Position) -> tuple[str, ...]:
+    command = f"onceload recover rewind {named(asked.file.path)} --position {to} --dry-run"
+    return (
+        f"There are too many commits after this position: they could not be counted here within {_LEDGER_S} s.",
+        f"`{command}` shows what would be rolled back. Without --dry-run, it does that.",
+    )
+
+
+def _before_rewind(asked: Asked, to: Position) -> tuple[str, ...]:
+    file = named(asked.file.path)
+    return (
+        "These rows are deleted. Then the files are loaded again from this position. Rows whose source file no longer "
+        "exists are lost for good.",
+        "If the job cannot roll the commits back exactly, it reports why, and changes nothing. Then `onceload verify "
+        f"{file}` lists rows that differ from the ledger, and `onceload recover rewind {file} --position {to} "
+        "--accept-differences` rewinds anyway.",
+    )
 
 
 def _too_many_at_once(asked: Asked, to: Position, *, title: str) -> Question | None:

@@ -18,6 +18,7 @@ from onceload_core.postgres.quarantine import (
     Chosen,
     KeptRecord,
     QuarantineId,
+    Refusal,
     Selection,
     choose,
     get_record,
@@ -34,11 +35,15 @@ _REASONS_SHOWN = 5
 
 
 def _ask_fix(asked: Asked) -> Question:
-    record, text = _editable(asked)
+    return _question_of_fix(*_editable(asked))
+
+
+def _question_of_fix(record: KeptRecord, text: str, *refused: str) -> Question:
     return Question(
         title=f"Fix record {record.quarantine_id}",
         sentences=(
-            f"It is not loaded because: {record.reason}.",
+            *refused,
+            f"It is not loaded because: {_in_words(record)}.",
             f"It is from {record.file}, at {record.sequence_id:,}. The file itself is not changed.",
         ),
         button="Load the fixed record",
@@ -46,12 +51,19 @@ def _ask_fix(asked: Asked) -> Question:
     )
 
 
-def _fix(asked: Asked) -> Answer:
+def _in_words(refused: KeptRecord | Refusal) -> str:
+    return f"{refused.column}: {refused.reason}" if refused.column else refused.reason
+
+
+def _fix(asked: Asked) -> Answer | Question:
     record, _ = _editable(asked)
-    raw = asked.values.get("raw", "").replace("\r\n", "\n").encode()
-    declared = _declared(asked)
-    fixed = {record.quarantine_id: raw}
-    report = settling.retry(asked.engine, declared, [record], fixed=fixed, by=asked.user)
+    text = asked.values.get("raw", "").replace("\r\n", "\n")
+    fixed = {record.quarantine_id: text.encode()}
+    report = settling.retry(asked.engine, _declared(asked), [record], fixed=fixed, by=asked.user)
+    refusal = report.still_bad.get(record.quarantine_id)
+    if refusal is not None:
+        why = f"Your record was not loaded because: {_in_words(refusal)}. Nothing was changed."
+        return _question_of_fix(record, text, why)
     return _answer(asked, report)
 
 

@@ -11,7 +11,6 @@ from shlex import quote
 
 import pyarrow.compute as pc
 
-from onceload_core.commands import command_for
 from onceload_core.errors import NeedsAPerson, TooManyQuarantined
 from onceload_core.names import ProducerId
 from onceload_core.ports import QuarantinedRecord
@@ -71,7 +70,7 @@ _NOTHING_GOOD = (
 
 
 def _look_at(declared: Declared, name: str) -> str:
-    return command_for(declared.name, f"quarantine list --file {quote(name)}")
+    return f"`onceload quarantine list --file {quote(name)} --pipeline {quote(declared.name)}`"
 
 
 def check_quarantine(declared: Declared, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:
