@@ -38,8 +38,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
         lines_of_words(parser.format_help().rstrip())
         return ExitCode.WRONG_USE
     parsed = parser.parse_args(arguments)
-    # Other commands may call a file of another kind so.
-    with naming(named(parsed.file, parsed.set) if hasattr(parsed, "set") else PIPELINE_FILE):
+    # Other commands take a file of another kind, or the values for a file that they find.
+    takes_file = hasattr(parsed, "file") and hasattr(parsed, "set")
+    with naming(named(parsed.file, parsed.set) if takes_file else PIPELINE_FILE):
         outcome = _run(parsed, environment)
         with suppress(OSError):
             write_outcome(replace(outcome, message=with_file_named(outcome.message)), environment)
