@@ -16,6 +16,7 @@ from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.findings import Kind
 from onceload_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
+from tests.loads.rewinding import back
 from tests.loads.sharing import declare, offered
 from tests.loads.test_verify import FORMATS, source_of
 from tests.loads.verified import verified
@@ -367,6 +368,20 @@ def test_a_file_that_was_never_read_is_named_as_a_dead_letter(loads, monkeypatch
     )
     (loads.folder / "b.jsonl").unlink()
     assert notes(verified(loads, deep=deep)) == {"b.jsonl": f"nothing of it is loaded: its records {words}"}
+
+
+def test_a_rewound_file_that_could_not_be_read_again_is_named_as_a_dead_letter(loads, monkeypatch):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    back(loads, 0)
+    number = set_aside(loads, monkeypatch, name="a.jsonl")
+
+    found = verified(loads)
+
+    assert named(found) == []
+    assert notes(found)["a.jsonl"].endswith(
+        f": its records are in the dead letters: see `onceload deliveries show {number}`"
+    )
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])

@@ -1457,8 +1457,8 @@ BATCH_BUGS = (
     Bug(
         name="verify takes a packed file for read because of its size",
         file="spark_jobs/onceload_jobs/verify/gaps.py",
-        correct="        if end > file.end:\n            yield self._gap(",
-        wrong="        if end < file.end:\n            yield self._gap(",
+        correct="        if left := self._without_open(file, _after(file, end)):\n            yield self._gap(",
+        wrong="        if left := self._without_open(file, _after(file, -end)):\n            yield self._gap(",
         tests=(f"{OF_GAPS}::test_records_missing_at_the_end_of_a_file_that_was_noted_as_read_to_its_end_are_a_gap",),
     ),
     Bug(
@@ -4257,8 +4257,8 @@ BUGS = (
     Bug(
         name="a dead letter that was never read looks like a new file to verify",
         file="spark_jobs/onceload_jobs/verify/gaps.py",
-        correct="        if of_file := sorted(",
-        wrong="        if False and sorted(",
+        correct="({file.size:,} bytes){self._delivery_of(file.name)}",
+        wrong="({file.size:,} bytes)",
         tests=("tests/loads/test_verify_gaps.py::test_a_file_that_was_never_read_is_named_as_a_dead_letter",),
     ),
     Bug(

@@ -4,7 +4,6 @@ A gap that is waiting, being loaded or in the dead letters gets a note, because 
 difference: its records are missing from the target until the file is loaded again.
 """
 
-from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 
 from onceload_core.names import ProducerId
@@ -28,11 +27,11 @@ class Gaps:
     def __init__(self, source: Source, findings: Findings, open_spans: Sequence[OpenSpans]) -> None:
         self._source = source
         self._findings = findings
-        self._open_of: defaultdict[ProducerId, list[OpenSpans]] = defaultdict(list)
-        self._open_named: defaultdict[str, list[OpenSpans]] = defaultdict(list)
+        self._open_of: dict[ProducerId, list[OpenSpans]] = {}
+        self._open_named: dict[str, list[OpenSpans]] = {}
         for each in open_spans:
-            self._open_of[each.producer_id].append(each)
-            self._open_named[each.name].append(each)
+            self._open_of.setdefault(each.producer_id, []).append(each)
+            self._open_named.setdefault(each.name, []).append(each)
         self._noted = 0
 
     def within(self, file: FileReceipts) -> Iterator[Difference]:
@@ -54,7 +53,7 @@ class Gaps:
     def note_unread_end(self, file: FileReceipts) -> None:
         """The same, if only unpacking the file would show how much it is."""
         rest = f"everything after byte {file.end:,}"
-        for each in self._open_of[file.producer_id]:
+        for each in self._open_of.get(file.producer_id, ()):
             if each.spans.end > file.end:
                 self._note(file.name, f"{rest}: the records {_STATES[each.state].format(each.delivery)}")
                 return
@@ -62,11 +61,12 @@ class Gaps:
 
     def note_new(self, file: Listed) -> None:
         """Note a file of which nothing is loaded."""
-        reason = f"nothing of it is loaded yet ({file.size:,} bytes)"
-        # A file may have several deliveries. One that needs a person says most.
-        if of_file := sorted(self._open_named[file.name], key=lambda each: each.state != "dead"):
-            reason += f": its records {_STATES[of_file[0].state].format(of_file[0].delivery)}"
-        self._note(file.name, reason)
+        self._note(file.name, f"nothing of it is loaded yet ({file.size:,} bytes){self._delivery_of(file.name)}")
+
+    def note_owed(self, owed: Owed) -> None:
+        """Note a file of which nothing is loaded any more."""
+        then = self._delivery_of(owed.producer) or "; the next load reads it again"
+        self._note(owed.producer, f"nothing of it is loaded since {owed.cause}{then}")
 
     def note_dead_letters(self, *, but: Container[str]) -> None:
         """Note the dead letters of files that the source does not list."""
@@ -74,17 +74,18 @@ class Gaps:
             if each.state == "dead" and each.name not in but:
                 self._note(each.name, f"nothing of it is loaded: its records {_STATES['dead'].format(each.delivery)}")
 
+    def _delivery_of(self, name: str) -> str:
+        """What holds the records of a file. It may have several deliveries, and one that needs a person says most."""
+        found = min(self._open_named.get(name, ()), key=lambda each: each.state != "dead", default=None)
+        return "" if found is None else f": its records {_STATES[found.state].format(found.delivery)}"
+
     def _without_open(self, file: FileReceipts, spans: SpanSet) -> SpanSet:
         """What no delivery has of some spans; the rest is noted."""
-        for each in self._open_of[file.producer_id]:
+        for each in self._open_of.get(file.producer_id, ()):
             if known := spans & each.spans:
                 self._note(file.name, f"{self._in_words(file, known)} {_STATES[each.state].format(each.delivery)}")
                 spans -= known
         return spans
-
-    def note_owed(self, owed: Owed) -> None:
-        """Note a file of which nothing is loaded any more; the next load takes it."""
-        self._note(owed.producer, f"nothing of it is loaded since {owed.cause}; the next load reads it again")
 
     def note_rest(self) -> None:
         """Report how many more incomplete files there are."""
