@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceload_core.spans import SpanSet
-from onceload_core.verdicts import Order, judge, settled
+from onceload_core.verdicts import Order, judge, passed_over, settled
 from tests.unit.test_spans import ids, span_sets
 
 NOTHING = SpanSet()
@@ -58,6 +58,16 @@ def test_a_gap_is_never_forgiven_in_any_order():
     consumed = SpanSet.of((0, 10), (20, 30))
 
     assert judge(SpanSet.of((10, 20)), consumed=consumed, claimed=NOTHING).new == SpanSet.of((10, 20))
+
+
+@given(offered=span_sets(), consumed=span_sets(), owed=span_sets())
+def test_owed_ids_are_passed_over_exactly_if_a_higher_id_was_never_loaded(offered, consumed, owed):
+    never_loaded = ids(offered) - ids(consumed) - ids(owed)
+
+    found = passed_over(offered, consumed=consumed, owed=owed)
+
+    left = ids(owed) - ids(consumed) - ids(offered)
+    assert ids(found) == {each for each in left if each < max(never_loaded, default=-1)}
 
 
 def test_pulsar_ranges_1_to_5_then_4_to_8():
