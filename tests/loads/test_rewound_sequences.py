@@ -105,7 +105,7 @@ class Program:
     number: int = field(default_factory=_NUMBERS.__next__)
     ever: Ids = field(default_factory=lambda: {"crm": set(), "erp": set()})
     there: Ids = field(default_factory=lambda: {"crm": set(), "erp": set()})
-    #: What was there at each position that a rewind can reach.
+    #: The ids that were there at each position that a rewind can reach.
     history: dict[int, Ids] = field(default_factory=dict)
     next: dict[str, int] = field(default_factory=lambda: {"crm": 0, "erp": 0})
 
