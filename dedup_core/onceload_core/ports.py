@@ -291,9 +291,7 @@ class Ledger(Protocol[Transaction]):
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Return the producer id of each (name, generation). New producers have consumed nothing."""
 
-    def find(
-        self, pipeline: str, names: Sequence[str], *, declared: Pipeline | None = None
-    ) -> dict[str, KnownProducer]:
+    def find(self, pipeline: str, names: Sequence[str], *, here: Pipeline | None = None) -> dict[str, KnownProducer]:
         """The latest generation of each registered name, with all claims; by the declared folder, if it was moved."""
 
     def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:

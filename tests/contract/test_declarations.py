@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from onceload_core.declaration import Declaration, DeclarationChanged, EditRefused
+from onceload_core.declaration import Declaration, DeclarationChanged, EditRefused, LoadedByAnother
 from onceload_core.errors import (
     AlreadyConsumed,
 )
@@ -105,3 +105,25 @@ def test_business_ids_go_on_with_the_same_columns_or_begin_again(world):
     world.ledger.declare(declared({"message_id": ""}))
     world.ledger.declare(declared({"message_id": "order_id text"}, **with_ids))
     world.ledger.commit(replace(repeated, session=world.session()))
+
+
+@pytest.mark.parametrize("folder", ["/in/", "/"])
+def test_a_file_that_a_pipeline_has_loaded_is_not_committed_by_another_into_the_same_table(world, folder):
+    """Its address is the folder and the name together."""
+    ours = replace(declared({"target.table": "target", "source.root": "a"}), folder="/in/")
+    theirs = replace(declared({"target.table": "target", "source.root": "b"}), name="theirs", folder=folder)
+    for pipeline in (ours, theirs):
+        world.ledger.declare(pipeline)
+    name = f"{'/in/'.removeprefix(folder)}a.jsonl"
+    producer = world.ledger.register("theirs", [(name, 1)])[name, 1]
+    session = world.ledger.open_session("theirs", SessionName("loader"))
+    world.ledger.commit(world.commit_of(world.session(), world.producer("a.jsonl"), TEN))
+
+    with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded /in/a\.jsonl into target"):
+        world.ledger.commit(world.commit_of(session, producer, TWENTY))
+    with pytest.raises(LoadedByAnother):
+        world.ledger.refuse_files_of_others(theirs, [name])
+
+    assert len(world.rows()) == 10
+    # The same file may be loaded into another table, and records of a program have no file.
+    world.ledger.commit(world.commit_of(session, producer, TWENTY, fingerprint=None))

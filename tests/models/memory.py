@@ -248,9 +248,7 @@ class MemoryLedger:
             if other.declared.name != pipeline.name and files:
                 raise LoadedByAnother(pipeline.name, other.declared.name, files[0][1], files[0][0], len(files) - 1)
 
-    def find(
-        self, pipeline: str, names: Sequence[str], *, declared: Pipeline | None = None
-    ) -> dict[str, KnownProducer]:
+    def find(self, pipeline: str, names: Sequence[str], *, here: Pipeline | None = None) -> dict[str, KnownProducer]:
         """The latest generation of each name that is registered; all claims count, by any session."""
         book, wanted = self.book(pipeline), set(names)
         # One that was registered and never came to anything is not a life of a file, unless there is no other.
@@ -261,7 +259,7 @@ class MemoryLedger:
         return {
             state.name: KnownProducer(
                 producer_id,
-                replace(self._known(book, producer_id), is_elsewhere=_is_elsewhere(book, state.name, declared)),
+                replace(self._known(book, producer_id), is_elsewhere=_is_elsewhere(book, state.name, here)),
             )
             for producer_id, state in oldest_first
             if state.name in wanted
@@ -458,12 +456,12 @@ def _address(pipeline: Pipeline, name: str) -> tuple[str, str]:
     return pipeline.declaration.terms.get(TARGET, ""), f"{pipeline.folder}{name}"
 
 
-def _is_elsewhere(book: Book, name: str, declared: Pipeline | None) -> bool:
+def _is_elsewhere(book: Book, name: str, here: Pipeline | None) -> bool:
     """Whether the folder was ever moved, and the file of this name was not seen in it since."""
-    root = declared and declared.declaration.terms.get(ROOT)
-    if declared is None or root is None or book.roots <= {root}:
+    root = here and here.declaration.terms.get(ROOT)
+    if here is None or root is None or book.roots <= {root}:
         return False
-    return not book.files.get(_address(declared, name))
+    return not book.files.get(_address(here, name))
 
 
 def _refuse_edit(book: Book, pipeline: Pipeline, before: Declaration | None) -> None:

@@ -16,6 +16,7 @@ import onceload_jobs.work.spark  # noqa: F401
 from onceload_core import errors
 from onceload_core.declaration import EditRefused
 from onceload_core.errors import ExitCode, LimitReached, OnceloadError
+from onceload_core.names import Version
 
 
 def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:
@@ -24,7 +25,7 @@ def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:
 
 
 def an_example_of(error: type[OnceloadError]) -> OnceloadError:
-    samples = {"str": "sample", "int": 7, "int | None": 7, "tuple[str, ...]": ("a", "b")}
+    samples = {"str": "sample", "int": 7, "int | None": 7, "tuple[str, ...]": ("a", "b"), str(Version): Version(7, None)}
     values = {
         field.name: samples[
             getattr(field.type, "__name__", str(field.type)) if field.type in (str, int) else str(field.type)

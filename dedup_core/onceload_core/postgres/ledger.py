@@ -110,12 +110,10 @@ class PostgresLedger:
         with transaction(self._engine, pipeline, doing="registering producers") as connection:
             producers.register_all(connection, pipeline, table, generation=generation)
 
-    def find(
-        self, pipeline: str, names: Sequence[str], *, declared: Pipeline | None = None
-    ) -> dict[str, KnownProducer]:
+    def find(self, pipeline: str, names: Sequence[str], *, here: Pipeline | None = None) -> dict[str, KnownProducer]:
         """The latest generation of each registered name, with the claims of all sessions."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return producers.find(connection, pipeline, names, declared=declared)
+            return producers.find(connection, pipeline, names, here=here)
 
     def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:
         """Refuse files that another pipeline has loaded into the same table, as a commit would."""

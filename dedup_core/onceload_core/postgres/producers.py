@@ -60,12 +60,12 @@ def _count(connection: Connection, found: Record, pipeline: str, producers: int)
 
 
 def find(
-    connection: Connection, pipeline: str, names: Sequence[str], *, declared: Pipeline | None
+    connection: Connection, pipeline: str, names: Sequence[str], *, here: Pipeline | None
 ) -> dict[str, KnownProducer]:
     """The latest generation of each registered name, with the claims of all sessions."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     # Without a root, names do not identify files.
-    where = {"root": declared and declared.declaration.terms.get(ROOT), "folder": declared and declared.folder}
+    where = {"root": here and here.declaration.terms.get(ROOT), "folder": here and here.folder}
     found: dict[str, Record] = {}
     for some in in_batches(names):
         binds = {"pipeline_id": pipeline_id, "names": array(some), **where}

@@ -59,7 +59,7 @@ def outlook_of(ledger: Ledger[Any], pipeline: str) -> Outlook:
 
 def find_known(ledger: Ledger[Any], pipeline: Pipeline, names: Sequence[str]) -> KnownNames:
     try:
-        return ledger.find(pipeline.name, names, declared=pipeline)
+        return ledger.find(pipeline.name, names, here=pipeline)
     except NotFound:
         # Planned before the first load: no file is known yet.
         return {}
