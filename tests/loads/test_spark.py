@@ -155,6 +155,7 @@ def test_a_transform_that_keeps_records_keeps_their_lineage(loads, tasks):
     report = load_by_spark(loads, tasks, transform=transform)
 
     assert (report.loaded, report.filtered) == (10, 90)
+    assert loads.ask("SELECT sum(rows) FROM onceload.ledger_span") == [(10,)]
     rows = loads.ask("SELECT id, CAST(twice AS text), _sequence IS NOT NULL FROM target ORDER BY id")
     assert rows[0] == (90, "181.00", True)
     assert len(rows) == 10
@@ -168,6 +169,12 @@ def test_a_transform_that_keeps_records_keeps_their_lineage(loads, tasks):
         ("SELECT * FROM records UNION ALL SELECT * FROM records", [0, 0, 1, 1, 2, 2], 0),
         ("SELECT * FROM records WHERE id > 0 UNION ALL SELECT * FROM records WHERE id > 0", [1, 1, 2, 2], 1),
         ("SELECT *, explode(array(1, 2)) AS n FROM records WHERE id <> 1", [0, 0, 2, 2], 1),
+        # The rows of a record are in the files of two tasks.
+        (
+            "SELECT /*+ REPARTITION(2) */ *, explode(array(1, 2, 3, 4, 5)) AS n FROM records WHERE id <> 1",
+            [0, 0, 0, 0, 0, 2, 2, 2, 2, 2],
+            1,
+        ),
         ("SELECT a.* FROM records AS a JOIN records AS b ON a.id = b.id", [0, 1, 2], 0),
         ("SELECT a.* FROM records AS a LEFT JOIN records AS b ON false", [0, 1, 2], 0),
         ("SELECT id FROM records WHERE id > 0", [1, 2], 0),
