@@ -1347,8 +1347,8 @@ BOARD_BUGS = (
     Bug(
         name="files have the columns of the stage instead of those of the target",
         file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="names=stage.in_files)",
-        wrong="names=writer.names)",
+        correct="encoded(rows, writer.columns, names=stage.in_files)",
+        wrong="encoded(rows, writer.columns, names=writer.names)",
         tests=("tests/loads/test_spool.py::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
     ),
     Bug(
@@ -1529,8 +1529,8 @@ BATCH_BUGS = (
     Bug(
         name="Postgres makes a row of no good record",
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
-        correct=" if any(piece.records for piece in pieces) else 0\n",
-        wrong="\n",
+        correct=" if records else 0",
+        wrong="",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_batch_without_a_good_record_makes_no_row",),
     ),
     Bug(
@@ -1947,8 +1947,8 @@ TRY_BUGS = (
     Bug(
         name="a late piece of an earlier try is staged",
         file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="        writer.write(connection, rows)\n        check_held(connection, claim)\n",
-        wrong="        writer.write(connection, rows)\n",
+        correct="            raise StageLost(stage.rows)\n        check_held(connection, claim)\n",
+        wrong="            raise StageLost(stage.rows)\n",
         tests=(f"{OF_TRIES}::test_a_late_piece_of_an_earlier_try_is_refused",),
     ),
     Bug(
@@ -2327,8 +2327,8 @@ TARGET_BUGS = (
     Bug(
         name="the types of columns are looked at only when a load begins",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="        if types is not None:\n            _check_columns(table, types_of(columns",
-        wrong="        if False:\n            _check_columns(table, types_of(columns",
+        correct="            _check_columns(table, wanted, fit.types or {})\n",
+        wrong="",
         tests=(f"{OF_TARGETS}::test_a_column_that_is_altered_just_before_its_rows_takes_no_commit",),
     ),
     Bug(
@@ -3132,10 +3132,10 @@ SPOOL_BUGS = (
         tests=(f"{OF_SPOOLS}::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
     ),
     Bug(
-        name="a batch whose files vanish is published without them",
-        file="spark_jobs/onceload_jobs/publish/publish.py",
-        correct="            raise StageLost(self.stage.name) from error\n        return",
-        wrong="            del error\n        return",
+        name="a batch whose files vanish is not staged again",
+        file="spark_jobs/onceload_jobs/batch/pieces.py",
+        correct="    except (OSError, pa.ArrowInvalid) as error:\n        raise StageLost(stage.name) from error\n",
+        wrong="    except (OSError, pa.ArrowInvalid):\n        raise\n",
         tests=(f"{OF_SPOOLS}::test_a_batch_whose_files_vanish_is_staged_again",),
     ),
     Bug(
@@ -3167,8 +3167,8 @@ NAMED_FILE_BUGS = (
     Bug(
         name="the rows of a try that does not count are moved to the table",
         file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct='        if _run(connection, stage, "forget_file", {"file": file}).rowcount:\n',
-        wrong='        if _run(connection, stage, "forget_file", {"file": file}):\n',
+        correct="        if rows is not None and _copy_to_table(connection, stage, file) != rows:\n",
+        wrong="        if _copy_to_table(connection, stage, file) != rows and rows is not None:\n",
         tests=(
             f"{OF_NAMED_FILES}::test_a_file_is_moved_to_the_table_before_another_try_of_its_delivery_or_not_at_all",
         ),
