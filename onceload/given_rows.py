@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.formats.records import Indices
+from onceload_jobs.formats.typed_files import find_extension
 from onceload_jobs.load.given.load_rows import OfferRefused
 from onceload_jobs.load.given.offered_rows import OfferedRows
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
@@ -56,6 +57,7 @@ class _Given:
             raise self.refusal(found, "values of one type in each column, or a list of mappings") from error
         if reader is not None:
             self._check_names(reader.schema.names)
+            self._check_types(reader.schema)
             yield from self._tables(reader)
         else:
             yield from self._mappings(rows)
@@ -110,6 +112,14 @@ class _Given:
         if undeclared and self.declared.unknown_fields is UnknownFields.FAIL:
             expected = "the declared columns only, or another unknown_fields"
             raise self.refusal(f"the columns {_some(undeclared)} are not declared", expected)
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        """Refuse columns that Arrow stores as values of another meaning, such as the periods of pandas as integers."""
+        is_added = self.declared.unknown_fields is UnknownFields.ADD
+        for field in schema:
+            if (field.name in self.declared.column_names or is_added) and (extension := find_extension(field)):
+                found = f"the column {field.name!r} has the extension type {extension!r}"
+                raise self.refusal(found, "columns of plain types (astype(str) makes a column of pandas one of text)")
 
 
 _FORMS = (

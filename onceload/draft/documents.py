@@ -11,7 +11,8 @@ from onceload_core.names import ProducerId
 from onceload_jobs.files.addresses import errors_naming
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import open_stream
-from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.chunks import FileRefused, Part
+from onceload_jobs.formats.json.documents import EXPECTED as DOCUMENT
 from onceload_jobs.formats.json.tokens import Tokens
 from onceload_jobs.formats.lines import BOM
 
@@ -61,22 +62,39 @@ def sample_document(listed: Listed) -> Sampled:
     """The records that end within the beginning of a file."""
     raw = _beginning(listed, _SAMPLE_BYTES)
     inside = _inside(raw)
-    elements, is_whole = _elements(inside) if inside is not None else ([raw.strip()], True)
-    if not elements:
+    elements, rest = _elements(inside) if inside is not None else ([raw.strip()], b"")
+    if not elements and not rest:
         raise NoDraft(listed.url, f"it has no complete record in its first {len(raw):,} bytes")
+    _check(listed.url, elements, rest or b"")
     joined = b",".join(elements)
     part = Part(producer_id=ProducerId(0), first=0, end=len(joined), raw=joined)
-    return Sampled(listed=listed, parts=(part,), is_whole=is_whole and len(raw) < _SAMPLE_BYTES)
+    return Sampled(listed=listed, parts=(part,), is_whole=rest is not None and len(raw) < _SAMPLE_BYTES)
 
 
-def _elements(inside: bytes) -> tuple[list[bytes], bool]:
-    """The whole elements of an array, and whether it ends."""
+def _check(url: str, elements: Sequence[bytes], rest: bytes) -> None:
+    """Refuse what a load refuses: arrays as records, and more than one document."""
+    if not any(each.startswith(b"{") for each in elements):
+        is_of_arrays = rest.startswith(b"[") or any(each.startswith(b"[") for each in elements)
+        found = "its records are arrays, not objects" if is_of_arrays else "its records are single values, not objects"
+        fix = "Write each record as an object with a name for each value, or as a line of CSV"
+        raise FileRefused(url, DOCUMENT, found, fix)
+    if rest:
+        found = f"more follows behind its array: {rest[:_REST_SHOWN].decode(errors='backslashreplace')!r}"
+        fix = "Write the records of all arrays as one array, or one on each line (jq -c '.[]')"
+        raise FileRefused(url, DOCUMENT, found, fix)
+
+
+_REST_SHOWN = 20
+
+
+def _elements(inside: bytes) -> tuple[list[bytes], bytes | None]:
+    """The whole elements of an array, and what follows behind it; None if it does not end."""
     structure = Tokens().feed(inside)
     closed = structure.positions[structure.depths < 0][:1].tolist()
     ends = [each for each in structure.commas(depth=0).tolist() if not closed or each < closed[0]] + closed
     starts = [0, *(end + 1 for end in ends)]
     found = [element for start, end in zip(starts, ends, strict=False) if (element := inside[start:end].strip())]
-    return found, bool(closed)
+    return found, inside[closed[0] + 1 :].strip() if closed else None
 
 
 def as_lines(files: Sequence[Sampled]) -> list[Sampled]:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from onceload.draft.files import Found, find_files, refused
 from onceload.draft.formats import Sample, read_sample
 from onceload.draft.guess import OVER_COLUMNS_MAX, Guess, guess_columns
@@ -54,7 +56,7 @@ def draft(pattern: str) -> Draft:
     facts = _facts(pattern, sample)
     records = _read(parse_text(write_draft(facts), name="the draft"), sample.files)
     bad = tuple(_reasons(records, sample.files, is_of_rows=sample.format.is_whole))
-    if not records.rows.num_rows:
+    if records.count and not records.rows.num_rows:
         url, expected = sample.files[0].listed.url, f"{sample.format} with at least one record that can be loaded"
         raise FileRefused(url, expected, bad[0], "Fix the records, or choose other files")
     notes = (*found.notes, *sample.notes, *_too_many(facts.guess), *bad)
@@ -126,7 +128,8 @@ def _read(declared: Declared, files: Sequence[Sampled]) -> Records:
         for number, file in enumerate(files)
         for part in file.parts
     ]
-    return read_records(declared, declared.columns, parts)
+    # The schema of a file without rows is enough for a draft.
+    return read_records(declared, declared.columns, parts) if parts else Records(rows=pa.table({}))
 
 
 def _reasons(records: Records, files: Sequence[Sampled], *, is_of_rows: bool) -> Iterator[str]:

@@ -44,6 +44,7 @@ def read_sample(pattern: str, found: Found) -> Sample:
     if found_format and found_format.is_typed:
         files, notes = _each(chosen, partial(sample_typed, found_format))
         observed = observe_typed(found_format, files)
+        notes = notes if observed.records else (*notes, "no file that was read has a row: each type is from the schema")
         return _not_empty(Sample(format=found_format, files=tuple(files), observed=observed, notes=notes))
     if named in (Format.JSONL, None) and are_documents(chosen):
         files, notes = _each(chosen, sample_document)
@@ -133,6 +134,9 @@ def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes:
 def _check_headers(pattern: str, files: Sequence[Sampled], *, width: int) -> None:
     """Refuse a header that is not that of the records, and files with different ones."""
     first = files[0]
+    if first.header == ("",):
+        fix = "Remove the empty lines above the header"
+        raise FileRefused(first.listed.url, "a name for each field in its first line", "its first line is empty", fix)
     if len(first.header) != width:
         found = f"its first line has {counted(len(first.header), 'field')}, and most lines have {width}"
         fix = "Remove lines above the header, or give each field a name"
@@ -148,7 +152,7 @@ def _check_headers(pattern: str, files: Sequence[Sampled], *, width: int) -> Non
 
 def _not_empty(sample: Sample) -> Sample:
     """Without a record there is nothing to guess from."""
-    if sample.observed.records:
+    if sample.observed.records or any(seen.stored for seen in sample.observed.fields.values()):
         return sample
     url = sample.files[0].listed.url
     options = sample.csv if sample.format is Format.CSV else None

@@ -116,9 +116,9 @@ def _comments(name: str, seen: Seen, observed: Observed, column_type: ColumnType
     absent, records = observed.absent(seen), observed.records
     if is_missing:
         yield "not every file has this column: it is null there"
-    if absent == records:
+    if records and absent == records:
         yield "always null or absent, so its type cannot be guessed"
-    elif absent >= _ALMOST_ALWAYS * records:
+    elif records and absent >= _ALMOST_ALWAYS * records:
         yield f"almost always null: {absent:,} of {records:,} records have no value"
     if len(seen.stored) > 1:
         yield f"mixed: the files store it as {' and as '.join(sorted(map(str, seen.stored)))}"
@@ -126,6 +126,8 @@ def _comments(name: str, seen: Seen, observed: Observed, column_type: ColumnType
         yield from _comments_on_values(seen, column_type)
     if column_type.kind is Kind.BIGINT and seen.whole in _EPOCH_DIGITS and _TIME_WORD.search(_words(name)):
         yield "maybe a Unix time, which no date or time type accepts: convert it in a transform"
+    if seen.is_finer:
+        yield "some times have nanoseconds, which are rounded to microseconds"
     if seen.twice:
         yield f"{seen.twice:,} of {records:,} records have it twice, and go to quarantine"
     if name != name.lower() or not name.isidentifier():

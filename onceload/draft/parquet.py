@@ -39,7 +39,21 @@ def sample_parquet(listed: Listed) -> Sampled:
     table = pa.concat_tables(tables)
     is_whole = table.num_rows == sum(each.end - each.first for each in groups)
     parts = _written_again(_with_each_name_once(table), url=listed.url)
-    return Sampled(listed=listed, parts=parts, is_whole=is_whole, header=tuple(table.column_names))
+    return Sampled(
+        listed=listed,
+        parts=parts,
+        is_whole=is_whole,
+        header=tuple(table.column_names),
+        empty=None if groups else table,
+        finer=frozenset(field.name for field, column in zip(table.schema, table, strict=True) if _is_finer(column)),
+    )
+
+
+def _is_finer(column: pa.ChunkedArray) -> bool:
+    """Whether there are times with nanoseconds, of which a column keeps the microseconds."""
+    if not (pa.types.is_timestamp(column.type) or pa.types.is_time64(column.type)) or column.type.unit != "ns":
+        return False
+    return bool((column.cast(pa.int64()).drop_null().to_numpy() % 1000).any())
 
 
 def _first_rows(file: pq.ParquetFile, group: RowGroup) -> pa.Table:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from onceload_core.names import ProducerId
 from onceload_jobs.files.addresses import errors_naming
 from onceload_jobs.files.compression import Incomplete, is_compressed
@@ -55,6 +57,10 @@ class Sampled:
     is_whole: bool
     #: For CSV: the names in its header, or the numbers of its fields.
     header: tuple[str, ...] = ()
+    #: For a file without rows whose schema says the types of its columns: a table of these types.
+    empty: pa.Table | None = None
+    #: The columns with times that are finer than a microsecond.
+    finer: frozenset[str] = frozenset()
 
     @property
     def has_tail(self) -> bool:
@@ -98,7 +104,7 @@ def is_utf8(line: bytes) -> bool:
 
 
 def not_utf8(url: str) -> FileRefused:
-    fix = "Convert it, for example with iconv -f WINDOWS-1252 -t UTF-8"
+    fix = "Convert it with iconv -f ENCODING -t UTF-8, where ENCODING is that of its writer, such as SHIFT_JIS"
     return FileRefused(url, "text in UTF-8", "it is text in another encoding", fix)
 
 

@@ -12,13 +12,18 @@ from onceload.draft.types import Seen
 from onceload.draft.values import Written, of_string
 from onceload_core.names import ProducerId
 from onceload_jobs.files.compression import is_compressed
+from onceload_jobs.files.fingerprints import Fingerprint
 from onceload_jobs.files.footers import ORC, PARQUET, footer_bytes, look_bytes
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import read_at
+from onceload_jobs.formats.casts import one_array
 from onceload_jobs.formats.chunks import FileRefused, Part, RowGroup
+from onceload_jobs.formats.orc.arrow import read_schema
 from onceload_jobs.formats.orc.rows import read_stripe
 from onceload_jobs.formats.parquet.row_groups import read_row_group
+from onceload_jobs.formats.plain_values import plain
 from onceload_jobs.formats.signatures import AVRO
+from onceload_jobs.formats.typed_files import decoding
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
 from onceload_jobs.pipeline.declared import Format, UnknownFields
@@ -65,7 +70,17 @@ def _sample_groups(of_format: Format, listed: Listed) -> Sampled:
         )
         for group in chosen
     )
-    return Sampled(listed=listed, parts=parts, is_whole=len(chosen) == len(groups), header=found.names)
+    empty = None if groups else _empty_table(of_format, listed, found.fingerprint)
+    return Sampled(listed=listed, parts=parts, is_whole=len(chosen) == len(groups), header=found.names, empty=empty)
+
+
+def _empty_table(of_format: Format, listed: Listed, fingerprint: Fingerprint) -> pa.Table:
+    if of_format is Format.AVRO:
+        from onceload_jobs.formats.avro.rows import empty_columns
+
+        return pa.table(empty_columns(listed.url, fingerprint))
+    with decoding(listed.url, kind=of_format.proper_name):
+        return read_schema(read_at(listed.url, offset=0, size=listed.size)).empty_table()
 
 
 def observe_typed(of_format: Format, files: Sequence[Sampled]) -> Observed:
@@ -73,6 +88,9 @@ def observe_typed(of_format: Format, files: Sequence[Sampled]) -> Observed:
     for file in files:
         for name in file.header:
             observed.of(name).twice += file.header.count(name) > 1
+            observed.of(name).is_finer |= name in file.finer
+        if file.empty is not None:
+            _observe(observed, _plain_once(file.empty), file.empty.schema)
         for part in file.parts:
             if part.row_group is not None:
                 _observe(observed, *_table_of(of_format, part, part.row_group, url=file.listed.url))
@@ -93,11 +111,17 @@ def _table_of(of_format: Format, part: Part, group: RowGroup, *, url: str) -> tu
 
             fields = fields_of(group, url=url)
             table, _ = read_group(part, url=url, names=list(fields), unknown_fields=UnknownFields.IGNORE)
-            return table, pa.schema([each.with_nullable(fields[each.name]) for each in table.schema])
+            schema = pa.schema([each.with_nullable(fields[each.name]) for each in table.schema if each.name in fields])
+            return table, schema
         case _:
             schema = pq.read_schema(pa.BufferReader(PARQUET + group.footer))
             table, _ = read_row_group(part, url=url, names=schema.names, unknown_fields=UnknownFields.IGNORE)
             return table, schema
+
+
+def _plain_once(table: pa.Table) -> pa.Table:
+    names = _once(table.column_names)
+    return pa.table([plain(one_array(table.column(name))) for name in names], names=names)
 
 
 def _once(names: Sequence[str]) -> list[str]:
@@ -106,7 +130,7 @@ def _once(names: Sequence[str]) -> list[str]:
 
 def _observe(observed: Observed, table: pa.Table, schema: pa.Schema) -> None:
     observed.records += table.num_rows
-    for field in schema:
+    for field in (schema.field(name) for name in _once(schema.names)):
         seen, values = observed.of(field.name), table.column(field.name).drop_null()
         stored = ColumnType(kind=Kind.UUID) if _is_uuid(field.type) else _stored_type(values.type)
         seen.is_required = (seen.is_required or not seen.stored) and not field.nullable

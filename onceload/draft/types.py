@@ -50,6 +50,8 @@ class Seen:
     #: The types that the schemas of files declare for it, and whether all of them require it.
     stored: set[ColumnType] = field(default_factory=set)
     is_required: bool = False
+    #: Whether the schema of a file says times finer than a microsecond, and values have them.
+    is_finer: bool = False
 
     def see(self, raw: str, value: Value) -> None:
         self.written[value.written] += 1

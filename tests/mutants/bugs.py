@@ -67,6 +67,7 @@ OF_REWOUND = "tests/loads/test_rewound.py"
 OF_REWOUND_ROWS = "tests/python/test_rewound_rows.py"
 OF_STORED_LAYOUTS = "tests/loads/test_stored_layouts.py"
 OF_ADVICE = "tests/integration/test_advice.py"
+OF_STORED = "tests/loads/test_stored_values.py"
 KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
@@ -2761,8 +2762,8 @@ DIRTY_BUGS = (
     Bug(
         name="a text that is not JSON goes to the server as jsonb",
         file="spark_jobs/onceload_jobs/formats/casts.py",
-        correct="                _is_json(text)\n",
-        wrong='                _is_json("0")\n',
+        correct="        if not have_each_name_once(texts[at",
+        wrong="        if not have_each_name_once(texts[:0][at",
         tests=(OF_CASTS,),
     ),
     Bug(
@@ -3879,9 +3880,9 @@ BUGS = (
     ),
     Bug(
         name="a time outside of the day is loaded as another time",
-        file="spark_jobs/onceload_jobs/formats/parquet/values.py",
-        correct="and not 0 <= scalar.value < _DAY_US:",
-        wrong="and False:",
+        file="spark_jobs/onceload_jobs/formats/parquet/scalars.py",
+        correct="    if stored < 0 or microseconds >= DAY_US:\n",
+        wrong="    microseconds %= DAY_US\n    if microseconds < 0:\n",
         tests=("tests/unit/sources/test_avro.py",),
     ),
     Bug(
@@ -4498,5 +4499,84 @@ BUGS = (
         correct="    return text.replace(PIPELINE_FILE, _NAMED.get())\n",
         wrong="    return text\n",
         tests=(f"{OF_ADVICE}::test_the_advice_on_a_rewritten_file_can_be_done",),
+    ),
+    Bug(
+        name="a stored time of the end of a day is loaded, which no time of day is",
+        file="spark_jobs/onceload_jobs/formats/casts.py",
+        correct="            return _outside(values.cast(pa.int64()), (0, DAY_US - 1))\n",
+        wrong="            return fine\n",
+        tests=(f"{OF_STORED}::test_a_time_outside_of_a_day_is_kept_as_it_is_stored_and_never_loaded_as_another",),
+    ),
+    Bug(
+        name="values inside others are converted as Arrow does, which wraps times",
+        file="spark_jobs/onceload_jobs/formats/parquet/scalars.py",
+        correct="    return [as_python(each) for each in scalar.values]\n",
+        wrong="    return list(scalar.as_py())\n",
+        tests=(f"{OF_STORED}::test_a_time_outside_of_a_day_is_kept_as_it_is_stored_and_never_loaded_as_another",),
+    ),
+    Bug(
+        name="a time a nanosecond before midnight is midnight",
+        file="spark_jobs/onceload_jobs/formats/plain_values.py",
+        correct="    return pc.if_else(before_midnight, -1, _rounded(times)).cast",
+        wrong="    return _rounded(times).cast",
+        tests=(f"{OF_STORED}::test_a_time_that_is_rounded_to_the_end_of_the_day_is_kept_in_its_own_unit",),
+    ),
+    Bug(
+        name="a value that cannot be read is kept as a text that a column declared later accepts",
+        file="spark_jobs/onceload_jobs/formats/parquet/values.py",
+        correct="    ((UnreadableValue,), _json_of_unreadable),\n",
+        wrong="",
+        tests=(f"{OF_STORED}::test_an_undeclared_time_outside_of_a_day_is_not_loaded_once_its_column_is_declared",),
+    ),
+    Bug(
+        name="a name that repeats inside a jsonb is dropped where many are read together",
+        file="spark_jobs/onceload_jobs/formats/json_values.py",
+        correct="    return len(values) == len(texts) and is_same\n",
+        wrong="    return len(values) == len(texts)\n",
+        tests=(f"{OF_STORED}::test_a_name_that_an_object_has_twice_is_bad_at_any_depth_in_every_format",),
+    ),
+    Bug(
+        name="a name that repeats inside a jsonb is dropped where one is read alone",
+        file="spark_jobs/onceload_jobs/formats/json_values.py",
+        correct=" > DEPTH_MAX or not has_each_name_once(raw):\n",
+        wrong=" > DEPTH_MAX:\n",
+        tests=(f"{OF_STORED}::test_a_name_that_an_object_has_twice_is_bad_at_any_depth_in_every_format",),
+    ),
+    Bug(
+        name="a colon in an escape hides that a name repeats",
+        file="spark_jobs/onceload_jobs/formats/json_values.py",
+        correct="        return not _HIDDEN_COLON.search(raw) and bytes",
+        wrong="        return bytes",
+        tests=(
+            "tests/unit/sources/test_values.py::test_a_json_value_that_the_type_does_not_take_is_refused_with_a_reason",
+        ),
+    ),
+    Bug(
+        name="periods of pandas in a file are loaded as numbers",
+        file="spark_jobs/onceload_jobs/formats/parquet/row_groups.py",
+        correct="    refuse_extensions(url, file.schema_arrow, wanted)\n",
+        wrong="",
+        tests=(f"{OF_STORED}::test_a_file_with_an_extension_type_that_is_not_known_is_refused_and_the_others_load",),
+    ),
+    Bug(
+        name="days of 64 bits are cut and wrapped on their way from a program",
+        file="spark_jobs/onceload_jobs/formats/parquet/tables.py",
+        correct="    return column if stored == column.type else column.cast(stored)\n",
+        wrong="    return column\n",
+        tests=("tests/python/test_load_rows.py::test_days_with_a_time_are_not_cut",),
+    ),
+    Bug(
+        name="a union inside a record ends the process",
+        file="spark_jobs/onceload_jobs/formats/plain_values.py",
+        correct="        return [array.field(at) for at in range(array.type.num_fields)]\n",
+        wrong="        return array.flatten()\n",
+        tests=("tests/unit/draft/test_typed_files.py::test_no_avro_file_ends_the_process",),
+    ),
+    Bug(
+        name="a record of a JSON array that the server refused is kept as its columns",
+        file="spark_jobs/onceload_jobs/read/bad_rows.py",
+        correct="        for part in self._arrays:\n",
+        wrong="        for part in self._arrays[:0]:\n",
+        tests=(f"{OF_STORED}::test_a_record_of_a_json_array_that_the_server_refused_is_retried_as_the_file_has_it",),
     ),
 )

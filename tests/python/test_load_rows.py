@@ -539,3 +539,50 @@ def test_a_frame_that_arrow_does_not_take_is_refused_whole(rows: Rows, ids: list
         rows.load(frame, first_id=0)
 
     assert rows.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
+
+
+@pytest.mark.parametrize("form", [lambda frame: frame, pa.Table.from_pandas], ids=["pandas", "table"])
+def test_a_column_of_periods_is_refused_with_what_to_do(rows: Rows, form: Any) -> None:
+    frame = pd.DataFrame({"id": [1], "amount": [1.5], "note": pd.period_range("2024-01", periods=1, freq="M")})
+
+    with pytest.raises(onceload.OnceloadError) as refused:
+        rows.load(form(frame), first_id=0)
+
+    assert "the column 'note' has the extension type 'pandas.period'" in str(refused.value)
+    assert "astype(str)" in str(refused.value)
+    assert rows.load(frame.assign(note=frame["note"].astype(str)), first_id=0) == (1, 0, 0)
+    assert rows.ask("SELECT note FROM target") == [("2024-01",)]
+
+
+def of_days(*numbers: int) -> pa.Array:
+    return pa.array(numbers, pa.int64()).view(pa.date64())
+
+
+@pytest.mark.parametrize("number", [1, 2**62], ids=["a time", "no day"])
+@pytest.mark.parametrize(
+    "form", [lambda days: days, lambda days: pa.StructArray.from_arrays([days], ["x"])], ids=["alone", "inside"]
+)
+def test_days_with_a_time_are_not_cut(rows: Rows, number: int, form: Any) -> None:
+    columns = {"day": "jsonb"}
+    assert rows.load(pa.table({"day": form(of_days(86_400_000))}), first_id=0, columns=columns) == (1, 0, 0)
+
+    with pytest.raises(onceload.OnceloadError, match="would lose data"):
+        rows.load(pa.table({"day": form(of_days(number))}), first_id=1, columns=columns)
+
+
+def test_times_that_parquet_would_wrap_are_kept_as_they_are_given(rows: Rows) -> None:
+    # In milliseconds, the second of them has more than 32 bits.
+    given = pa.array([5, 4_294_968], pa.int32()).cast(pa.time32("s"))
+
+    assert rows.load(pa.table({"at": given}), first_id=0, columns={"at": "time"}) == (1, 0, 1)
+    assert rows.ask("SELECT CAST(at AS text) FROM target") == [("00:00:05",)]
+    assert rows.ask("SELECT reason FROM onceload.quarantine") == [
+        ("4294968000000 microseconds after midnight cannot be read as a value",)
+    ]
+
+
+def test_decimals_with_zeros_left_out_are_loaded_whole(rows: Rows) -> None:
+    given = pa.array([Decimal("12300"), Decimal("-100")], pa.decimal128(5, 0)).cast(pa.decimal128(5, -2))
+
+    assert rows.load(pa.table({"amount": given}), first_id=0, columns={"amount": "numeric(12,2)"}) == (2, 0, 0)
+    assert rows.ask("SELECT CAST(amount AS text) FROM target ORDER BY 1") == [("-100.00",), ("12300.00",)]

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from onceload_core.names import ProducerId
 from onceload_jobs.files.notes import Ignored
-from onceload_jobs.formats.parquet.values import UnreadableValue, as_python, converted, kept_form
+from onceload_jobs.formats.parquet.scalars import UnreadableValue, as_python
+from onceload_jobs.formats.parquet.values import converted, kept_form
 from onceload_jobs.formats.records import Origins, RecordRefused, Records, ValueRefused
 from onceload_jobs.formats.tiers import declared_value, read_in_tiers
 from onceload_jobs.pipeline.columns import Column, ColumnType

@@ -1,4 +1,4 @@
-"""Arrow tables of plain values: no dictionaries, time in microseconds, and a bound of what they take in memory."""
+"""Arrow tables of plain values: no dictionaries, no nanoseconds, and a bound of what they take in memory."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import date
@@ -51,9 +51,10 @@ def _plain_bytes(array: pa.Array) -> int:
 def _elements(array: pa.Array) -> Collection[pa.Array]:
     if pa.types.is_map(array.type):
         return [array.keys, array.items]
-    if pa.types.is_union(array.type):
+    if pa.types.is_union(array.type) or pa.types.is_struct(array.type):
+        # To flatten a struct that may be null and has a union ends the process.
         return [array.field(at) for at in range(array.type.num_fields)]
-    return array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]
+    return [array.flatten()]
 
 
 _OFFSET_BYTES = 4
@@ -65,7 +66,7 @@ def _is_of_bytes(arrow: pa.DataType) -> bool:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Convert to plain values: no dictionaries, and time in microseconds."""
+    """Convert to plain values: no dictionaries, and points in time without nanoseconds."""
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     return next((convert(array) for holds, convert in _PLAIN if holds(array.type)), array)
@@ -102,15 +103,22 @@ def is_before(array: pa.Array, day: date) -> bool:
 _DAY_US = 86_400 * 10**6
 
 
-def _microseconds(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Round half to even, as Postgres does; times beyond the range of microseconds are not changed."""
-    if array.type.unit != "ns":
-        try:
-            return array.cast(target)
-        except pa.ArrowInvalid:
-            return array
-    rounded = half_even(array.cast(pa.int64()).fill_null(0).to_numpy())
-    return pa.array(rounded, mask=mask_of(array.is_null())).cast(target)
+def in_microseconds(times: pa.Array) -> pa.Array:
+    """Times of the day, rounded half to even, as Postgres does; those outside of a day are still outside."""
+    if times.type.unit != "ns":
+        return times.cast(pa.time64("us"))
+    before_midnight = pc.less(times.cast(pa.int64()), 0)
+    return pc.if_else(before_midnight, -1, _rounded(times)).cast(pa.time64("us"))
+
+
+def _rounded(times: pa.Array) -> pa.Array:
+    rounded = half_even(times.cast(pa.int64()).fill_null(0).to_numpy())
+    return pa.array(rounded, mask=mask_of(times.is_null()))
+
+
+def _without_nanoseconds(moments: pa.Array) -> pa.Array:
+    """Other units stay: seconds and milliseconds reach beyond the range of microseconds."""
+    return _rounded(moments).cast(pa.timestamp("us", moments.type.tz)) if moments.type.unit == "ns" else moments
 
 
 def half_even(nanoseconds: Indices) -> Indices:
@@ -126,8 +134,7 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array
     (pa.types.is_large_binary, lambda array: array.cast(pa.binary())),
     (pa.types.is_binary_view, lambda array: array.cast(pa.binary())),
     (pa.types.is_float16, lambda array: array.cast(pa.float32())),
-    (pa.types.is_timestamp, lambda array: _microseconds(array, pa.timestamp("us", array.type.tz))),
-    (pa.types.is_time, lambda array: _microseconds(array, pa.time64("us"))),
+    (pa.types.is_timestamp, _without_nanoseconds),
     (_is_list, _plain_list),
 )
 

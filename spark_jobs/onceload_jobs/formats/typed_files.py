@@ -54,6 +54,37 @@ _FIX_COLUMNS = (
 )
 
 
+def refuse_extensions(url: str, schema: pa.Schema, names: Collection[str]) -> None:
+    """Refuse columns of types that Arrow stores as another type."""
+    for field in schema:
+        if field.name in names and (extension := find_extension(field)):
+            expected = f"columns of plain types, {' or '.join(_KNOWN_EXTENSIONS)}"
+            found = f"the column {field.name!r} has the extension type {extension!r}, whose values mean more"
+            raise FileRefused(url, expected, found, _FIX_EXTENSION)
+
+
+_FIX_EXTENSION = (
+    "Write the values as they should be loaded, for example as text, or remove the column from the pipeline file, with "
+    "unknown_fields: ignore"
+)
+#: A text of JSON and the bytes of a UUID mean the same as the type that stores them.
+_KNOWN_EXTENSIONS = ("arrow.json", "arrow.uuid")
+#: Where the type is not registered in this process, its name is a note of the field.
+_EXTENSION_NAME = b"ARROW:extension:name"
+
+
+def find_extension(field: pa.Field) -> str | None:
+    """The extension type of a field, or of a field inside it, unless its values are known."""
+    found = field.type.extension_name if isinstance(field.type, pa.BaseExtensionType) else ""
+    found = found or (field.metadata or {}).get(_EXTENSION_NAME, b"").decode(errors="backslashreplace")
+    if found:
+        return None if found in _KNOWN_EXTENSIONS else found
+    if pa.types.is_dictionary(field.type):
+        return find_extension(pa.field("", field.type.value_type))
+    inside = (field.type.field(at) for at in range(field.type.num_fields))
+    return next(filter(None, map(find_extension, inside)), None)
+
+
 def choose_columns(
     found: Sequence[str], *, url: str, names: Collection[str], unknown_fields: UnknownFields
 ) -> tuple[list[str], tuple[str, ...]]:

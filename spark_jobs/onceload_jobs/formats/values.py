@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceload_jobs.formats.json_values import BLANK, check_jsonb, end_of_value, string_of
+from onceload_jobs.formats.json_values import BLANK, STRING, check_jsonb, end_of_value, string_of
 from onceload_jobs.formats.records import ValueRefused
 from onceload_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
 
@@ -43,11 +43,23 @@ def from_json(raw: str, column_type: ColumnType) -> object:
 
 def from_kept(raw: str, column_type: ColumnType) -> object:
     """Convert a value of a kept Parquet row, in which a JSON string is the text of a value of any type."""
+    refuse_unreadable(raw)
     if raw[0] == '"':
         return from_text(string_of(raw), column_type)
     if column_type.is_array and raw != "null":
         return [from_kept(element, column_type.element) for element in _json_elements(raw, column_type)]
     return from_json(raw, column_type)
+
+
+#: How a kept row begins a value that cannot be read, before the text for it. Even as JSON, no column accepts it.
+UNREADABLE = '{"unreadable":NaN,"stored":'
+_UNREADABLE = re.compile(rf"{re.escape(UNREADABLE)}({STRING})")
+
+
+def refuse_unreadable(raw: str) -> None:
+    """Refuse JSON with such a value in it; in a string, its quotes would be escaped."""
+    if found := _UNREADABLE.search(raw) if UNREADABLE in raw else None:
+        raise ValueRefused(f"{string_of(found[1])} cannot be read as a value")
 
 
 def from_text(text: str, column_type: ColumnType) -> object:

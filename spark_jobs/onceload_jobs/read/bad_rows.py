@@ -111,10 +111,15 @@ class _RawBytes:
     def __init__(self, records: Records, parts: Sequence[Part]) -> None:
         # Ids that count rows do not show the positions of their bytes.
         self._parts = [part for part in parts if len(part.raw) == part.end - part.first]
+        # Of the groups of rows, only those of a JSON array have nothing that describes them.
+        self._arrays = [part for part in parts if part.row_group is not None and not part.row_group.footer]
         self._starts = {part.producer_id: _starts(records, part.producer_id) for part in self._parts}
 
     def record(self, producer_id: ProducerId, sequence_id: int) -> bytes:
         """The bytes of a record; empty if unknown."""
+        for part in self._arrays:
+            if part.producer_id == producer_id and part.first <= sequence_id < part.end:
+                return _element(part.raw, sequence_id - part.first)
         for part in self._parts:
             if part.producer_id == producer_id and part.first <= sequence_id < part.end:
                 starts = self._starts[producer_id]
@@ -122,6 +127,12 @@ class _RawBytes:
                 end = min(part.end, int(starts[after])) if after < len(starts) else part.end
                 return part.raw[sequence_id - part.first : end - part.first].rstrip(b"\r\n")
         return b""
+
+
+def _element(raw: bytes, number: int) -> bytes:
+    """One of the elements of a group of a JSON array."""
+    begins, ends = elements_of(raw) or ((), ())
+    return raw[begins[number] : ends[number]].strip(b" \t\r\n") if number < len(begins) else b""
 
 
 def _starts(records: Records, producer_id: ProducerId) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -492,4 +492,4 @@ def test_a_time_outside_of_the_day_is_not_another_time(tmp_path, milliseconds):
     (records,) = read_groups(file_of(tmp_path, logical("int", "time-millis"), milliseconds), Format.AVRO, a="text")
 
     (bad,) = records.bad
-    assert f"{milliseconds * 1000} microseconds after midnight cannot be read as a value" in bad.reason
+    assert f"{milliseconds} milliseconds after midnight cannot be read as a value" in bad.reason

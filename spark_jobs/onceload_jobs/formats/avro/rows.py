@@ -38,6 +38,12 @@ def fields_of(group: RowGroup, *, url: str) -> dict[str, bool]:
     return {each.name: each.type.is_nullable for each in fields}
 
 
+def empty_columns(url: str, fingerprint: Fingerprint) -> dict[str, pa.Array]:
+    """The columns of a file without rows, each of its type."""
+    header, _ = read_blocks(url, fingerprint, None)
+    return {each.name: each.type.to_arrow([]) for each in schema_of(header_of(header).schema, url=url).fields}
+
+
 def read_avro(part: Part, *, url: str, columns: tuple[Column, ...], unknown_fields: UnknownFields) -> Records:
     """Read the rows of some blocks, only from the bytes in memory."""
     names = [column.name for column in columns]

@@ -23,7 +23,7 @@ from onceload_jobs.formats.signatures import check_signature
 #: A group ends with the first record that ends behind so many bytes; a record of this size is one of its own.
 GROUP_BYTES = 2**18
 _STEP_BYTES = 2**20
-_EXPECTED = "one JSON array of objects, or one JSON object"
+EXPECTED = "one JSON array of objects, or one JSON object"
 
 
 @lru_cache(maxsize=16)
@@ -97,7 +97,7 @@ class _Scan:
         if opening not in (b"[", b"{"):
             found = f"it begins with {block[first : first + 20].decode(errors='backslashreplace')!r}"
             raise FileRefused(
-                self.url, _EXPECTED, found, "Set source.format to the format of the file, or replace the file"
+                self.url, EXPECTED, found, "Set source.format to the format of the file, or replace the file"
             )
         self._opened, self._is_array = self.at + first, opening == b"["
         self._first_byte = self._record = self._opened + 1
@@ -116,7 +116,7 @@ class _Scan:
             what = "array" if self._is_array else "object"
             found = f"its {what} ends at byte {self._closed}, and more follows at byte {behind[0]}"
             raise FileRefused(
-                self.url, _EXPECTED, found, "Declare format: jsonl if each line is a record, or fix the file"
+                self.url, EXPECTED, found, "Declare format: jsonl if each line is a record, or fix the file"
             )
 
     @property
@@ -164,7 +164,7 @@ class _Scan:
     def _incomplete(self) -> FileRefused:
         fix = "Replace it with a complete copy"
         if self._opened < 0:
-            return FileRefused(self.url, _EXPECTED, "it holds no JSON", fix)
+            return FileRefused(self.url, EXPECTED, "it holds no JSON", fix)
         what = "array" if self._is_array else "object"
         inside = ", and a string is still open" if self._tokens.in_string else ""
         found = f"it is damaged or truncated: its {what} is not closed at its end (byte {self.at}){inside}"

@@ -12,7 +12,7 @@ from onceload_jobs.formats.casts import one_array
 from onceload_jobs.formats.chunks import Part, RowGroup
 from onceload_jobs.formats.parquet.footers import KIND, damaged
 from onceload_jobs.formats.plain_values import BYTES_OF_A_ROW, check_size, exact_times, plain_batches
-from onceload_jobs.formats.typed_files import choose_columns, decoding
+from onceload_jobs.formats.typed_files import choose_columns, decoding, refuse_extensions
 from onceload_jobs.pipeline.declared import UnknownFields
 
 _BATCH_ROWS = 4096
@@ -34,6 +34,7 @@ def _read(
     file = _opened(part, group, unit="us")
     found = file.schema_arrow.names
     wanted, undeclared = choose_columns(found, url=url, names=names, unknown_fields=unknown_fields)
+    refuse_extensions(url, file.schema_arrow, wanted)
     rows = group.end - group.first
     check_size(url, BYTES_OF_A_ROW * rows)
     if not wanted:

@@ -26,8 +26,9 @@ from onceload_jobs.formats.casts import (
 )
 from onceload_jobs.formats.chunks import Part
 from onceload_jobs.formats.parquet.row_groups import read_row_group
-from onceload_jobs.formats.parquet.values import FLOATS, UnreadableValue, as_python, converted, kept_form
-from onceload_jobs.formats.plain_values import lists
+from onceload_jobs.formats.parquet.scalars import UnreadableValue, as_python
+from onceload_jobs.formats.parquet.values import FLOATS, converted, kept_form
+from onceload_jobs.formats.plain_values import in_microseconds, lists
 from onceload_jobs.formats.records import Indices, Mask, Origins, RecordRefused, Records, ValueRefused
 from onceload_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
 from onceload_jobs.pipeline.columns import INTEGERS, PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
@@ -159,6 +160,8 @@ def _cast(array: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
         is_text = column_type.kind in (Kind.TEXT, Kind.VARCHAR) and not column_type.is_array
         values, refused = (array, broken) if is_text else cast_texts(array, column_type)
         return values, refused | broken
+    if pa.types.is_time(array.type):
+        array = in_microseconds(array)
     try:
         values = None if column_type.is_array else _cast_at_once(array, column_type)
     except pa.ArrowException:

@@ -23,11 +23,11 @@ def read_table(
 ) -> Records:
     """Read the rows of a table; they are numbered from 0. Raises an ArrowException for types that Parquet lacks."""
     file = io.BytesIO()
-    table = pa.table([_as_parquet_has_it(column) for column in table.columns], names=table.column_names)
+    table = pa.table([_as_stored(_without_dictionary(column)) for column in table.columns], names=table.column_names)
     try:
         pq.write_table(table, file, row_group_size=max(1, table.num_rows), compression="none", use_dictionary=False)
     except OSError as error:
-        # The file is in memory. It refuses a type that Parquet lacks inside a list or an object.
+        # The file is in memory. It refuses a type that Parquet lacks.
         raise pa.ArrowInvalid(str(error)) from error
     raw = file.getvalue()
     group = RowGroup(
@@ -43,14 +43,6 @@ def read_table(
     return read_parquet(part, url="the given rows", columns=columns, unknown_fields=unknown_fields)
 
 
-def _as_parquet_has_it(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same values in a type that Parquet has."""
-    if not pa.types.is_decimal(column.type) or column.type.scale >= 0:
-        return _without_dictionary(column)
-    digits = column.type.precision - column.type.scale
-    return column.cast(pa.decimal256(digits, 0)) if digits <= _DIGITS_MAX else column
-
-
 def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The plain values of categories: Arrow cannot write a dictionary of some types of text."""
     if not pa.types.is_dictionary(column.type):
@@ -58,6 +50,36 @@ def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     of_values = pa.string() if pa.types.is_string_view(column.type.value_type) else column.type.value_type
     plain = [chunk.dictionary.cast(of_values).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(plain, type=of_values)
+
+
+def _as_stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in a type that Parquet has: its writer would cut and wrap values of others without a word."""
+    stored = _stored_type(column.type)
+    return column if stored == column.type else column.cast(stored)
+
+
+def _stored_type(arrow: pa.DataType) -> pa.DataType:
+    match arrow:
+        case pa.ListType() | pa.LargeListType():
+            of_kind = pa.list_ if isinstance(arrow, pa.ListType) else pa.large_list
+            return of_kind(_stored_field(arrow.value_field))
+        case pa.StructType():
+            return pa.struct([_stored_field(arrow.field(at)) for at in range(arrow.num_fields)])
+        case pa.MapType():
+            return pa.map_(_stored_field(arrow.key_field), _stored_field(arrow.item_field))
+        case pa.Decimal128Type() | pa.Decimal256Type() if arrow.scale < 0:
+            digits = arrow.precision - arrow.scale
+            return (pa.decimal128 if digits <= _DECIMAL128_MAX else pa.decimal256)(digits, 0)
+        case _:
+            return _STORED.get(arrow, arrow)
+
+
+def _stored_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_stored_type(field.type))
+
+
+_STORED = {pa.date64(): pa.date32(), pa.time32("s"): pa.time64("us")}
+_DECIMAL128_MAX = 38
 
 
 def _footer(raw: bytes) -> bytes:

@@ -9,42 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-import pyarrow as pa
 
+from onceload_jobs.formats.parquet.scalars import Real, UnreadableValue
 from onceload_jobs.formats.records import ValueRefused
-from onceload_jobs.formats.values import from_json, from_text
+from onceload_jobs.formats.values import UNREADABLE, from_json, from_text, refuse_unreadable
 from onceload_jobs.pipeline.columns import ColumnType, Kind
-
-_DAY_US = 86_400 * 10**6
-
-
-class UnreadableValue(str):
-    """Stands for a value that Python cannot hold, such as invalid UTF-8."""
-
-    __slots__ = ()
-
-
-def as_python(scalar: pa.Scalar) -> object:
-    if isinstance(scalar, pa.UnionScalar):
-        return None if scalar.value is None else as_python(scalar.value)
-    if pa.types.is_time64(scalar.type) and scalar.value is not None and not 0 <= scalar.value < _DAY_US:
-        # Python would show another time of the day.
-        return UnreadableValue(f"{scalar.value} microseconds after midnight")
-    try:
-        value = scalar.as_py()
-    except UnicodeDecodeError:
-        return UnreadableValue(repr(scalar.as_buffer().to_pybytes()) if pa.types.is_string(scalar.type) else "no UTF-8")
-    except (OverflowError, ValueError):
-        # Arrow can format every value that it holds.
-        written = pa.array([scalar], scalar.type).to_string().split()
-        return UnreadableValue(" ".join(written[1:-1]))
-    return _Real(value) if value is not None and pa.types.is_float32(scalar.type) else value
-
-
-class _Real(float):
-    """A 32-bit float, which is written with fewer digits than the same number as a double."""
-
-    __slots__ = ()
 
 
 def converted(value: object, column_type: ColumnType) -> object:
@@ -69,7 +38,9 @@ def _from_written(value: object, column_type: ColumnType) -> object:
         return from_text(value, column_type)
     if isinstance(value, datetime) and column_type.kind is Kind.DATE and value.time() == time():
         return from_text(value.date().isoformat(), column_type)
-    return from_json(_json_of(value), column_type)
+    written = _json_of(value)
+    refuse_unreadable(written)
+    return from_json(written, column_type)
 
 
 def _from_bytes(value: bytes, column_type: ColumnType) -> object:
@@ -98,8 +69,6 @@ def kept_form(value: object, column_type: ColumnType | None) -> str:
     match value:
         case list() if column_type and column_type.is_array:
             return f"[{','.join(kept_form(element, column_type.element) for element in value)}]"
-        case UnreadableValue():
-            return _kept_unreadable(value, column_type)
         case bytes() if column_type:
             return _kept_bytes(value, column_type)
         case datetime() if column_type and column_type.kind is Kind.DATE and value.time() == time():
@@ -120,13 +89,12 @@ def _kept_bytes(value: bytes, column_type: ColumnType) -> str:
     try:
         return json.dumps(value.decode(), ensure_ascii=False)
     except UnicodeDecodeError:
-        return _kept_unreadable(f"\\x{value.hex()}", column_type)
+        return _json_of_unreadable(f"\\x{value.hex()}")
 
 
-def _kept_unreadable(shown: str, column_type: ColumnType | None) -> str:
-    """A form that no column of the type accepts: text that is not JSON, or else an object."""
-    text = json.dumps(f"unreadable: {shown}", ensure_ascii=False)
-    return text if column_type == _JSONB else f'{{"unreadable":{text}}}'
+def _json_of_unreadable(shown: str) -> str:
+    """A form that no column accepts, now or when it is retried."""
+    return f"{UNREADABLE}{json.dumps(shown, ensure_ascii=False)}}}"
 
 
 def _json_of(value: object) -> str:
@@ -136,18 +104,24 @@ def _json_of(value: object) -> str:
 
 
 def _json_of_object(fields: dict[str, object]) -> str:
-    written = (f"{json.dumps(name, ensure_ascii=False)}:{_json_of(value)}" for name, value in fields.items())
+    written = (f"{json.dumps(name, ensure_ascii=False)}:{_json_inside(value)}" for name, value in fields.items())
     return f"{{{','.join(written)}}}"
 
 
+def _json_inside(value: object) -> str:
+    """Inside other values, a real has the digits of a double."""
+    return _json_of(float(value) if isinstance(value, Real) else value)
+
+
 _WRITTEN: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
-    ((_Real,), lambda real: str(np.float32(real)).replace("inf", "Infinity").replace("nan", "NaN")),
+    ((UnreadableValue,), _json_of_unreadable),
+    ((Real,), lambda real: str(np.float32(real)).replace("inf", "Infinity").replace("nan", "NaN")),
     ((type(None), bool, float), json.dumps),
     # Python itself writes no integer of more than 4300 digits.
     ((int, Decimal), lambda number: f"{Decimal(number):f}"),
     ((bytes,), lambda octets: json.dumps(f"\\x{octets.hex()}")),
     ((date, time), lambda moment: json.dumps(moment.isoformat())),
-    ((list, tuple), lambda values: f"[{','.join(map(_json_of, values))}]"),
+    ((list, tuple), lambda values: f"[{','.join(map(_json_inside, values))}]"),
     ((dict,), _json_of_object),
 )
 
