@@ -3,10 +3,11 @@
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -28,7 +29,7 @@ from onceload_jobs.formats.parquet import rows as parquet
 from onceload_jobs.formats.parquet.rows import read_parquet
 from onceload_jobs.formats.records import Records, ValueRefused
 from onceload_jobs.formats.values import from_text
-from onceload_jobs.pipeline.columns import SEQUENCE, Kind, arrow_type, parse_column, parse_type
+from onceload_jobs.pipeline.columns import INTEGERS, SEQUENCE, Kind, arrow_type, parse_column, parse_type
 from onceload_jobs.pipeline.declared import CsvOptions, UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
@@ -351,3 +352,133 @@ def test_all_readers_take_the_same_texts(declared):
         found = outcomes(read([texts[at] for at in order], declared))
 
         assert [None if reason else said(value, declared) for value, reason in found] == [expected[at] for at in order]
+
+
+# All that either side accepts, and the rules of the page for what the other one does not.
+
+JSON = ['{"a":1}', "[1,2]", '"x"', "{", "}", "[", "]", ",", ":", "null", "true", " ", "1e5", "-0", "01", "1.", ".5"]
+JSON += ['"\\u0000"', '"\\ud800"', '"\\ud83d\\ude00"', '"a', "NaN", '{"a":1,"a":2}', "\f", "1e400", "1e131072", "+1"]
+JSON += ["0e131073", "-0.0e131073", "0.001e131074", "0.001e131075", "0e-16383", "0e-16384", "0e1073741824", "1e131071"]
+EVERY: dict[str, tuple[Sequence[str], ...]] = PIECES | {
+    "boolean": (BLANKS, ("t", "tr", "TRUE", "ye", "on", "of", "1", "0", "fals", "n", "2", "nein"), BLANKS),
+    "integer": NUMBERS,
+    "numeric(12,2)": (*NUMBERS[:-2], (*EXPONENTS, "e1073741822", "e1073741824", "e999999999999"), BLANKS),
+    "text": (("", "a", "ä", " ", "\t"),) * 4,
+    "varchar(3)": (("", "a", "ä", " ", "\t"),) * 5,
+    "jsonb": (JSON, ("", "", "", " ", ",", "]"), ("", "", "", *JSON)),
+    "bytea": (("\\x", "", "ab", "\\001", "\\\\", "3q0="), *[HEX] * 3),
+    "bigint[]": (("{", "{", "", "[", "[1:1]={", "{{"), *[LITERAL] * 4, ("}", "}", "", "]", "}}")),
+}
+_CLOCK = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?: ?(?:[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?))?"
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+#: The forms of days and times that the page describes.
+_MOMENT = rf"{_DAY}(?:[Tt ]{_CLOCK})?"
+FORMS_OF_TIMES = {Kind.DATE: _DAY, Kind.TIME: _CLOCK, Kind.TIMESTAMP: _MOMENT, Kind.TIMESTAMPTZ: _MOMENT}
+_BLANK = " \t\n\r\v\f"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A text, and what each side makes of it, as Postgres shows it; none where it is refused."""
+
+    declared: str
+    text: str
+    ours: str | None
+    theirs: str | None
+
+    @property
+    def kind(self) -> Kind:
+        return parse_type("a", self.declared).kind
+
+    @property
+    def is_array(self) -> bool:
+        return self.declared.endswith("[]")
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in {*INTEGERS, Kind.REAL, Kind.DOUBLE, Kind.NUMERIC} and not self.is_array
+
+    @property
+    def is_moment(self) -> bool:
+        return self.kind in FORMS_OF_TIMES
+
+
+def is_rounded(each: Judged) -> bool:
+    try:
+        return Decimal(each.text.strip(_BLANK)) != Decimal(each.theirs or "0")
+    except ArithmeticError:
+        return False
+
+
+#: What only we accept, or read in another way; the sentences are those of the page.
+ACCEPTED: dict[str, Callable[[Judged], bool]] = {
+    "An integer may have a decimal point or an exponent, if it has no fraction: `1.0`, `1e3`.": (
+        lambda each: each.kind in INTEGERS and re.search("[.eE]", each.text) is not None
+    ),
+    "`bytea` may be base64.": lambda each: each.kind is Kind.BYTEA and not each.text.startswith("\\x"),
+    "An array may be a JSON array.": lambda each: each.is_array and each.text.strip(_BLANK).startswith("["),
+    "A `timestamptz` without a zone is in UTC. In Postgres it is in the time zone of the session.": lambda _: False,
+}
+#: What only Postgres accepts.
+REFUSED: dict[str, Callable[[Judged], bool]] = {
+    "Numbers that would be rounded to the digits of a `numeric`, and `NaN` for a `numeric`.": (
+        lambda each: each.kind is Kind.NUMERIC and ("nan" in each.text.lower() or is_rounded(each))
+    ),
+    "`infinity` in dates and times, and years outside of 1 to 9999.": (
+        lambda each: each.is_moment and re.search("inf|^[0-9]{5,}-|BC$", each.theirs or "") is not None
+    ),
+    "Dates and times in other forms than those below.": (
+        lambda each: each.is_moment and not re.fullmatch(FORMS_OF_TIMES[each.kind], each.text.strip(_BLANK))
+    ),
+    (
+        "Numbers in hexadecimal, octal or binary digits or with underscores, and prefixes of booleans such as `tr`."
+    ): lambda each: (
+        (each.is_number and re.search("_|0[xXoObB]", each.text) is not None)
+        or (each.kind is Kind.BOOLEAN and len(each.text.strip(_BLANK)) > 1)
+    ),
+    "The time `24:00:00`, and second 60.": (
+        lambda each: each.is_moment and (each.theirs == "24:00:00" or re.search("24:00|:60", each.text) is not None)
+    ),
+    "Arrays of more than one dimension.": lambda each: (
+        each.is_array and ("{{" in (each.theirs or "") or re.search(r"\{.*\{|=", each.text, re.DOTALL) is not None)
+    ),
+    "`bytea` in escape form, or with blanks between hexadecimal digits.": (
+        lambda each: each.kind is Kind.BYTEA and (not each.text.startswith("\\x") or " " in each.text)
+    ),
+    "A `varchar` that is too long, even if only blanks at its end are too many.": (
+        lambda each: each.kind is Kind.VARCHAR and each.text.endswith(" ")
+    ),
+    "A `jsonb` in which an object has a name twice, at any depth. Postgres would keep the last value.": (
+        lambda each: each.kind is Kind.JSONB and each.text.count('"a"') > 1
+    ),
+}
+
+
+def judged(server: Server, declared: str) -> list[Judged]:
+    texts = list(dict.fromkeys(texts_of(EVERY[declared], 5000)))
+    theirs, said_by_us = server.cast_all(texts, declared), [taken(text, declared) for text in texts]
+    shown = iter(server.cast_all([each for each in said_by_us if each is not None], declared))
+    return [
+        Judged(declared=declared, text=text, ours=None if ours is None else next(shown), theirs=other)
+        for text, ours, other in zip(texts, said_by_us, theirs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("declared", EVERY)
+def test_what_one_side_alone_accepts_is_named_on_the_page(server, declared):
+    differing = [each for each in judged(server, declared) if each.ours != each.theirs]
+
+    unnamed = [
+        each
+        for each in differing
+        if not any(is_named(each) for is_named in (REFUSED if each.ours is None else ACCEPTED).values())
+    ]
+
+    assert unnamed == []
+
+
+def test_each_form_and_each_refusal_of_the_page_is_compared_with_the_server():
+    section = PAGE.read_text(encoding="utf-8").partition("## How this differs from Postgres")[2].partition("\n## ")[0]
+
+    assert [line.removeprefix("- ") for line in section.splitlines() if line.startswith("- ")] == [*ACCEPTED, *REFUSED]
+    assert {parse_type("a", each).kind for each in EVERY} == set(Kind)

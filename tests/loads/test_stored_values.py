@@ -128,14 +128,16 @@ def test_a_time_outside_of_a_day_is_kept_as_it_is_stored_and_never_loaded_as_ano
 )
 def test_a_time_that_is_rounded_to_the_end_of_the_day_is_kept_in_its_own_unit(loads, stored, unit):
     declare(loads, Format.PARQUET, "*.data", id="bigint", t="time", j="jsonb")
-    inside = pa.StructArray.from_arrays([stored], ["x"])
-    loads.write("a.data", content_of(pa.table({"id": [0, 1, 2], "t": stored, "j": inside}), Format.PARQUET))
+    midnight = stored.take(pa.array([1] * len(stored)))
+    inside = pa.StructArray.from_arrays([pa.concat_arrays([midnight, stored])], ["x"])
+    columns = {"id": range(2 * len(stored)), "t": pa.concat_arrays([stored, midnight]), "j": inside}
+    loads.write("a.data", content_of(pa.table(columns), Format.PARQUET))
 
-    assert counts(loads) == (1, 2)
+    assert counts(loads) == (2, 4)
 
     numbers = stored.cast(pa.int64() if unit == "nanoseconds" else pa.int32()).to_pylist()
-    assert [reason for _, reason, _ in kept(loads)] == [
-        f"{numbers[at]} {unit} after midnight cannot be read as a value" for at in (0, 2)
+    assert [(column, reason) for column, reason, _ in kept(loads)] == [
+        (column, f"{numbers[at]} {unit} after midnight cannot be read as a value") for column in "tj" for at in (0, 2)
     ]
 
 

@@ -4579,4 +4579,11 @@ BUGS = (
         wrong="        for part in self._arrays[:0]:\n",
         tests=(f"{OF_STORED}::test_a_record_of_a_json_array_that_the_server_refused_is_retried_as_the_file_has_it",),
     ),
+    Bug(
+        name="a zero with an exponent that Postgres refuses is a number",
+        file="spark_jobs/onceload_jobs/formats/values.py",
+        correct='        raise _refused(text, column_type, "its exponent is out of range")\n',
+        wrong="        return Decimal(0)\n",
+        tests=("tests/contract/test_values_match_postgres.py::test_what_one_side_alone_accepts_is_named_on_the_page",),
+    ),
 )

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from json.scanner import make_scanner
 from typing import Any
 
@@ -38,6 +39,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 DEPTH_MAX = 1000
 #: The maximum digits of a numeric before and after its point.
 _DIGITS_MAX, FRACTION_MAX = 131_072, 16_383
+#: Postgres refuses this exponent and larger ones, even of zero.
+EXPONENT_END = 2**30 - 1
 _WS = r"[ \t\r\n]*+"
 STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 _BARE_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
@@ -169,8 +172,9 @@ def check_jsonb(raw: str) -> None:
 
 def _check_range(written: str) -> None:
     mantissa, _, exponent = written.lower().partition("e")
-    whole, _, fraction = mantissa.lstrip("-").partition(".")
     # Python refuses to convert very many digits, and no exponent in range has that many.
-    shift = int(exponent or "0") if len(exponent) < 12 else 2 * _DIGITS_MAX
-    if len(whole) + shift > _DIGITS_MAX or len(fraction) - shift > FRACTION_MAX:
+    shift = int(exponent or "0") if len(exponent) < 12 else EXPONENT_END
+    number = Decimal(mantissa)
+    whole, fraction = number.adjusted() + 1 if number else -shift, len(mantissa.partition(".")[2])
+    if whole + shift > _DIGITS_MAX or fraction - shift > FRACTION_MAX or shift >= EXPONENT_END:
         raise ValueRefused(f"{written[:57]} is out of the range of numbers in jsonb")

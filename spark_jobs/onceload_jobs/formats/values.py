@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceload_jobs.formats.json_values import BLANK, STRING, check_jsonb, end_of_value, string_of
+from onceload_jobs.formats.json_values import BLANK, EXPONENT_END, STRING, check_jsonb, end_of_value, string_of
 from onceload_jobs.formats.records import ValueRefused
 from onceload_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
 
@@ -86,6 +86,7 @@ _BOOLEANS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
 _BITS = {Kind.SMALLINT: 15, Kind.INTEGER: 31, Kind.BIGINT: 63}
 #: The types with values for NaN and Infinity, which are not valid JSON.
 _FLOATS = (Kind.REAL, Kind.DOUBLE)
+_EXPONENT_DIGITS = 1000
 _EXACT = Context(prec=PRECISION_MAX, traps=[])
 
 
@@ -108,10 +109,11 @@ def _decimal(text: str, column_type: ColumnType) -> Decimal:
     written = text.strip(_BLANKS)
     if not _NUMBER.fullmatch(written):
         raise _refused(text, column_type)
-    try:
-        return Decimal(written)
-    except ArithmeticError:
-        raise _refused(text, column_type, "its exponent is out of range") from None
+    exponent = written.lower().partition("e")[2]
+    # Only zeros have exponents that are as large.
+    if len(exponent) > _EXPONENT_DIGITS or abs(int(exponent or "0")) >= EXPONENT_END:
+        raise _refused(text, column_type, "its exponent is out of range")
+    return Decimal(written)
 
 
 def _integer(text: str, column_type: ColumnType) -> int:
