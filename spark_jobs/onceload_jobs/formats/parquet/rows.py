@@ -26,7 +26,7 @@ from onceload_jobs.formats.casts import (
 )
 from onceload_jobs.formats.chunks import Part
 from onceload_jobs.formats.parquet.row_groups import read_row_group
-from onceload_jobs.formats.parquet.scalars import UnreadableValue, as_python
+from onceload_jobs.formats.parquet.scalars import UnreadableValue, as_python, reader_of
 from onceload_jobs.formats.parquet.values import FLOATS, converted, kept_form
 from onceload_jobs.formats.plain_values import in_microseconds, lists
 from onceload_jobs.formats.records import Indices, Mask, Origins, RecordRefused, Records, ValueRefused
@@ -234,10 +234,10 @@ def _lost(array: pa.Array, values: pa.Array) -> Mask:
 
 def _cast_one_by_one(array: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
     refused = np.zeros(len(array), np.bool_)
-    values = list[object]()
+    values, read = list[object](), reader_of(array.type)
     for at, scalar in enumerate(array):
         try:
-            values.append(converted(as_python(scalar), column_type))
+            values.append(converted(read(scalar), column_type))
         except ValueRefused:
             values.append(None)
             refused[at] = True

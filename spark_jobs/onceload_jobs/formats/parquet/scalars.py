@@ -6,13 +6,15 @@ Python has no such day. What it alters is never converted here: it stands for it
 
 from collections.abc import Callable
 from datetime import date, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from onceload_jobs.formats.plain_values import half_even
 from onceload_jobs.formats.values import DAY_US
+
+_Read: TypeAlias = Callable[[Any], object]
 
 
 class UnreadableValue(str):
@@ -29,10 +31,70 @@ class Real(float):
 
 def as_python(scalar: pa.Scalar) -> object:
     """The value, or how it is stored if Python has no such value, at any depth."""
-    if not scalar.is_valid:
-        return None
-    read = _READ.get(type(scalar))
-    return _as_arrow_does(scalar) if read is None else read(scalar)
+    return reader_of(scalar.type)(scalar)
+
+
+def reader_of(arrow: pa.DataType) -> _Read:
+    """The same for many values of a type."""
+    read = _reader_inside(arrow)
+
+    def carefully(scalar: pa.Scalar) -> object:
+        return read(scalar) if scalar.is_valid else None
+
+    def quickly(scalar: pa.Scalar) -> object:
+        try:
+            return scalar.as_py()
+        except (OverflowError, ValueError):
+            return carefully(scalar)
+
+    return quickly if _is_exact(arrow) else carefully
+
+
+def _is_exact(arrow: pa.DataType) -> bool:
+    """Whether Arrow converts values of a type, and those inside them, without altering any; it may fail."""
+    if pa.types.is_nested(arrow):
+        return not pa.types.is_union(arrow) and all(_is_exact(arrow.field(at).type) for at in range(arrow.num_fields))
+    return any(holds(arrow) for holds in _EXACT)
+
+
+_EXACT = (
+    pa.types.is_null,
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_float64,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_date32,
+)
+
+
+def _reader_inside(arrow: pa.DataType) -> _Read:
+    if pa.types.is_struct(arrow):
+        return _struct_reader(arrow)
+    if pa.types.is_map(arrow):
+        key, item = reader_of(arrow.key_type), reader_of(arrow.item_type)
+        return lambda scalar: [(key(each[0]), item(each[1])) for each in scalar.values]
+    if pa.types.is_nested(arrow) and not pa.types.is_union(arrow) and not pa.types.is_run_end_encoded(arrow):
+        element = reader_of(arrow.value_type)
+        return lambda scalar: [element(each) for each in scalar.values]
+    return _one
+
+
+def _struct_reader(arrow: pa.DataType) -> _Read:
+    try:
+        names = arrow.names
+    except UnicodeDecodeError:
+        return lambda _: UnreadableValue("a struct with a field whose name is not UTF-8")
+    if len(set(names)) < len(names):
+        shown = ", ".join(map(repr, names))
+        return lambda _: UnreadableValue(f"a struct with several fields of the same name ({shown})")
+    fields = [(name, at, reader_of(arrow.field(at).type)) for at, name in enumerate(names)]
+    return lambda scalar: {name: read(scalar[at]) for name, at, read in fields}
+
+
+def _one(scalar: pa.Scalar) -> object:
+    return _READ.get(type(scalar), _as_arrow_does)(scalar)
 
 
 def _as_arrow_does(scalar: pa.Scalar) -> object:
@@ -86,31 +148,13 @@ def _date(scalar: pa.Scalar) -> date | UnreadableValue:
     return found
 
 
-def _struct(scalar: pa.Scalar) -> dict[str, object] | UnreadableValue:
-    try:
-        names = scalar.type.names
-    except UnicodeDecodeError:
-        return UnreadableValue("a struct with a field whose name is not UTF-8")
-    if len(set(names)) < len(names):
-        return UnreadableValue(f"a struct with several fields of the same name ({', '.join(map(repr, names))})")
-    return {name: as_python(scalar[at]) for at, name in enumerate(names)}
-
-
-def _list(scalar: pa.Scalar) -> list[object]:
-    return [as_python(each) for each in scalar.values]
-
-
-def _map(scalar: pa.Scalar) -> list[tuple[object, object]]:
-    return [(as_python(each[0]), as_python(each[1])) for each in scalar.values]
-
-
 def _inside(scalar: pa.Scalar) -> object:
     return None if scalar.value is None else as_python(scalar.value)
 
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-_READ: dict[type, Callable[[Any], object]] = {
+_READ: dict[type, _Read] = {
     pa.StringScalar: _text,
     pa.LargeStringScalar: _text,
     pa.StringViewScalar: _text,
@@ -119,13 +163,6 @@ _READ: dict[type, Callable[[Any], object]] = {
     pa.Time64Scalar: _time,
     pa.TimestampScalar: _timestamp,
     pa.Date32Scalar: _date,
-    pa.StructScalar: _struct,
-    pa.ListScalar: _list,
-    pa.LargeListScalar: _list,
-    pa.FixedSizeListScalar: _list,
-    pa.ListViewScalar: _list,
-    pa.LargeListViewScalar: _list,
-    pa.MapScalar: _map,
     pa.DictionaryScalar: _inside,
     pa.UnionScalar: _inside,
     pa.RunEndEncodedScalar: _inside,
