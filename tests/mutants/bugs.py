@@ -4545,8 +4545,8 @@ BUGS = (
     Bug(
         name="a colon in an escape hides that a name repeats",
         file="spark_jobs/onceload_jobs/formats/json_values.py",
-        correct="        return not _HIDDEN_COLON.search(raw) and bytes",
-        wrong="        return bytes",
+        correct="        return _HIDDEN_COLON not in raw and _encode",
+        wrong="        return _encode",
         tests=(
             "tests/unit/sources/test_values.py::test_a_json_value_that_the_type_does_not_take_is_refused_with_a_reason",
         ),
