@@ -135,8 +135,9 @@ _MEANING = {
         "rows were duplicated outside Onceload, which writes each row once. Delete all but one of each _sequence"
     ),
     "row from nowhere": (
-        "rows were written outside Onceload. Delete them, or move them to another table. Rows without _producer_id "
-        "are only counted, and look like rows that loads wrote: before you delete any, find out which ones were added"
+        "rows were written outside Onceload, or by an earlier version from records that are refused now. Look at their "
+        "records in the file first. Delete rows that were added, or move them to another table. Rows without "
+        "_producer_id are only counted, and look like rows that loads wrote: find out which ones were added"
     ),
     "value changed": (
         "rows were updated outside Onceload after they were loaded, or the pipeline file now reads the file in another "

@@ -389,3 +389,48 @@ def test_undeclared_columns_follow_the_pipelines_rule():
         "o": "jsonb",
         "u": "numeric(20,0)",
     }
+
+
+def test_a_time_in_milliseconds_beyond_all_microseconds_is_bad_alone():
+    """Some batches of a column have such times, and others have none."""
+    numbers = [0] * 10_000
+    numbers[9_000] = 2**62
+    stored = pa.array(numbers, pa.int64()).cast(pa.timestamp("ms", "UTC"))
+
+    records = read(file_of(pa.table({"a": stored})), a="timestamptz")
+
+    (bad,) = records.bad
+    assert (records.rows.num_rows, bad.sequence_id) == (9_999, 9_000)
+    assert f"({2**62} milliseconds since 1970) cannot be read as a value" in bad.reason
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        (pa.array([1_608_804_000_000_000_000], pa.int64()).cast(pa.timestamp("us")), "52950-12-20T16:00:00.000000 ("),
+        (pa.array([2**31 - 1], pa.int32()).cast(pa.date32()), "5881580-07-11 (2147483647 days since 1970)"),
+        (pa.array([b"\xff"]).view(pa.string()), r"b'\xff' cannot be read"),
+    ],
+    ids=["year", "day", "text"],
+)
+def test_a_value_inside_another_that_cannot_be_read_is_named_as_it_is_stored(stored, why):
+    for inside in (pa.StructArray.from_arrays([stored], ["x"]), pa.ListArray.from_arrays(pa.array([0, 1]), stored)):
+        (bad,) = read(file_of(pa.table({"a": inside})), a="jsonb").bad
+
+        assert bad.reason.startswith(why)
+
+
+def test_a_struct_with_two_fields_of_one_name_is_bad():
+    stored = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
+
+    (bad,) = read(file_of(pa.table({"a": stored})), a="jsonb").bad
+
+    assert "several fields of the same name ('x', 'x')" in bad.reason
+
+
+def test_reals_of_an_array_are_read_by_their_own_digits_beside_a_bad_value_too():
+    reals = pa.array([[0.1], [0.1]], pa.list_(pa.float32()))
+
+    records = slowly(file_of(pa.table({"a": reals})), a="numeric(12,2)[]")
+
+    assert records.rows.column("a").to_pylist() == [[Decimal("0.10")]] * 2
