@@ -4470,16 +4470,6 @@ BUGS = (
         tests=(f"{OF_RETRIES}::test_a_fix_that_is_bad_too_leaves_the_record_its_own_reason",),
     ),
     Bug(
-        name="an element of a JSON array that the server refused is stored under the names of columns",
-        file="spark_jobs/onceload_jobs/read/bad_rows.py",
-        correct="_Elements(parts) if of_format is Format.JSON else",
-        wrong="_Elements(parts) if False else",
-        tests=(
-            f"{OF_STORED_LAYOUTS}"
-            "::test_an_element_of_a_json_array_that_only_the_server_refused_is_stored_as_it_is_in_its_file",
-        ),
-    ),
-    Bug(
         name="a retry is advised for records of a transform",
         file="dedup_core/onceload_core/advice.py",
         correct='("transform", bool(rest.get("transform"))),',

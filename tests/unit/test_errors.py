@@ -25,7 +25,8 @@ def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:
 
 
 def an_example_of(error: type[OnceloadError]) -> OnceloadError:
-    samples = {"str": "sample", "int": 7, "int | None": 7, "tuple[str, ...]": ("a", "b"), str(Version): Version(7, None)}
+    samples = {"str": "sample", "int": 7, "int | None": 7, "tuple[str, ...]": ("a", "b")}
+    samples[str(Version)] = Version(7, None)
     values = {
         field.name: samples[
             getattr(field.type, "__name__", str(field.type)) if field.type in (str, int) else str(field.type)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from onceload_core.names import ProducerId
 from onceload_core.pipeline import Pipeline
 from onceload_jobs.formats.chunks import Chunk, Part
-from onceload_jobs.formats.parquet.values import UnreadableValue, converted, kept_form
+from onceload_jobs.formats.parquet.scalars import UnreadableValue
+from onceload_jobs.formats.parquet.values import converted, kept_form
 from onceload_jobs.formats.records import ValueRefused
 from onceload_jobs.formats.values import from_kept
 from onceload_jobs.pipeline.columns import Kind, arrow_type, parse_column, parse_type

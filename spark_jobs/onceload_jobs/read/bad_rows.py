@@ -16,17 +16,16 @@ from onceload_jobs.formats.chunks import Part
 from onceload_jobs.formats.json.documents import elements_of
 from onceload_jobs.formats.records import BadRecord, Records
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, ColumnType, Kind, arrow_type
-from onceload_jobs.pipeline.declared import Format, RecordProducer
+from onceload_jobs.pipeline.declared import RecordProducer
 from onceload_jobs.read.new_content import lineage_of
 
 
-def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[Part], *, of_format: Format) -> Records:
+def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[Part]) -> Records:
     """Turn the rows that the server refused, by number, into bad records."""
     if not refused:
         return records
     producers, sequences = lineage_of(records.rows)
-    raw_of = _Elements(parts) if of_format is Format.JSON else _RawBytes(records, parts)
-    bad = []
+    raw_of, bad = _RawBytes(records, parts), []
     for number, reason in refused.items():
         producer_id, sequence_id = ProducerId(int(producers[number])), int(sequences[number])
         raw = raw_of.record(producer_id, sequence_id) or _rendered(records.rows, number)
@@ -59,9 +58,7 @@ def _writable(value: object, arrow: pa.DataType) -> object:
 _UUID = ColumnType(kind=Kind.UUID)
 
 
-def without_invalid_ids(
-    records: Records, producer: RecordProducer, parts: Sequence[Part], *, of_format: Format
-) -> Records:
+def without_invalid_ids(records: Records, producer: RecordProducer, parts: Sequence[Part]) -> Records:
     """Reject records with an invalid sequence id, or a producer name that is too long."""
     name, sequence = producer.name, producer.sequence
     ids = records.rows.column(sequence).to_numpy()
@@ -75,7 +72,7 @@ def without_invalid_ids(
         f" has at most {NAME_BYTES_MAX}"
         for number in np.flatnonzero(sizes > NAME_BYTES_MAX)
     }
-    return without_rows(records, reasons, parts, of_format=of_format)
+    return without_rows(records, reasons, parts)
 
 
 def _text_bytes(values: pa.ChunkedArray) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
@@ -87,22 +84,6 @@ def _text_bytes(values: pa.ChunkedArray) -> "np.ndarray[tuple[int], np.dtype[np.
         hexadecimal: np.ndarray[tuple[int], np.dtype[np.int64]] = pc.binary_length(values).to_numpy() * 2 + 2
         return hexadecimal
     return np.zeros(len(values), np.int64)
-
-
-class _Elements:
-    """The bytes of single elements of JSON arrays, which are numbered."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-
-    def record(self, producer_id: ProducerId, sequence_id: int) -> bytes:
-        for part in self._parts:
-            if part.producer_id == producer_id and part.first <= sequence_id < part.end:
-                found = elements_of(part.raw)
-                if found is not None:
-                    first, end = (int(each[sequence_id - part.first]) for each in found)
-                    return part.raw[first:end].strip(b" \t\r\n")
-        return b""
 
 
 class _RawBytes:

@@ -184,8 +184,7 @@ class _Piece:
         name, rows, at_most = self.job.declared.name, self.records.rows, bad_allowed(self.job.declared, self.records)
         refused = refused_or_raise(engine_of(self.job), self.writer, rows, pipeline=name, cause=cause, at_most=at_most)
         if refused:
-            parts, of_format = [each.part for each in self.parts], self.job.declared.source.format
-            self.records = without_rows(self.records, refused, parts, of_format=of_format)
+            self.records = without_rows(self.records, refused, [each.part for each in self.parts])
             check_piece(self.job.declared, self.records, self.parts)
 
 
@@ -309,10 +308,7 @@ def records_of(
         # A transform sees the declared columns, and makes the written ones.
         records = read_records(job.declared, job.columns, parts)
     if job.declared.producer is not None:
-        of_format = job.declared.source.format
-        records = without_invalid_ids(
-            records, job.declared.producer, [each.part for each in parts], of_format=of_format
-        )
+        records = without_invalid_ids(records, job.declared.producer, [each.part for each in parts])
     check_piece(job.declared, records, parts)
     return records, writer
 

@@ -69,7 +69,7 @@ def _stored_type(arrow: pa.DataType) -> pa.DataType:
             return pa.map_(_stored_field(arrow.key_field), _stored_field(arrow.item_field))
         case pa.Decimal128Type() | pa.Decimal256Type() if arrow.scale < 0:
             digits = arrow.precision - arrow.scale
-            return (pa.decimal128 if digits <= _DECIMAL128_MAX else pa.decimal256)(digits, 0)
+            return pa.decimal256(digits, 0) if digits <= _DIGITS_MAX else arrow
         case _:
             return _STORED.get(arrow, arrow)
 
@@ -79,7 +79,6 @@ def _stored_field(field: pa.Field) -> pa.Field:
 
 
 _STORED = {pa.date64(): pa.date32(), pa.time32("s"): pa.time64("us")}
-_DECIMAL128_MAX = 38
 
 
 def _footer(raw: bytes) -> bytes:

@@ -274,7 +274,7 @@ def _read(job: _Job, offer: OfferedRows, tries: _Tries) -> tuple[Records, Writer
         raise OfferRefused(job.declared.name, job.producer, found, expected, job.offered) from error
     ids = records.rows.column(SEQUENCE).to_pylist() if tries.refused else ()
     refused = {number: tries.refused[each] for number, each in enumerate(ids) if each in tries.refused}
-    records = without_rows(records, refused, (), of_format=job.declared.source.format)
+    records = without_rows(records, refused, ())
     _check_bad(job, records)
     return records, job.writer.adding(added)
 
