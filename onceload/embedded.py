@@ -9,6 +9,8 @@ ends, however it ends. Starting and stopping happen under an exclusive lock on `
 
 A killed initdb leaves a folder that is never used. A killed user leaves the server running, and the next user stops it.
 A killed server leaves a stale `postmaster.pid`: the next user restarts it, and Postgres recovers its data.
+`ownership` keeps a second server away. Users of another container use a running server over its socket, if they see the
+folder, and leave it to users of its own container to stop it.
 """
 
 import errno
@@ -17,9 +19,9 @@ import hashlib
 import importlib.util
 import logging
 import os
-import pwd
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import tempfile
@@ -33,17 +35,19 @@ from urllib.parse import quote
 
 import psutil
 
+from onceload import ownership
 from onceload.extras import how_to_install
+from onceload.server_account import Account, account_of, let_through
 from onceload_core.errors import DatabaseUnreachable, SettingRefused
 
 PostgresVersion = Literal[16, 18]
 
 log = logging.getLogger(__name__)
 
-_SERVER_USER = "onceload"
 #: Not onceload: the schema of a user's own name comes first in its search_path, so its tables would land in ours.
 _DATABASE_USER = "postgres"
 _PORT = "5432"  # Only a part of the socket's name; given in the address, so that PGPORT is ignored.
+_SOCKETS = "socket"
 _START_TIMEOUT_S = 60
 _SOCKET_PATH_BYTES_MAX = 107
 _FREE_BYTES_MIN = 32 * 1024 * 1024  # Two segments of its write-ahead log: with less, Postgres does not start.
@@ -137,8 +141,7 @@ class Server:
         return None
 
     def forget_reused_pid(self) -> None:
-        # Postgres would take the other process for a running server. Otherwise the file stays: it leads Postgres to
-        # children of a killed server. Without it, Postgres finds them by the data folder's inode.
+        # Postgres would take the other process for a running server.
         if (pid := self._pid_file()[:1]) and psutil.pid_exists(int(pid[0])):
             (self.data / "postmaster.pid").unlink()
 
@@ -149,8 +152,9 @@ class Server:
         return f"postgresql://{_DATABASE_USER}@:{_PORT}/postgres?host={quote(str(self.sockets()), safe='')}"
 
     def sockets(self) -> Path:
-        # The process that started the server may have had another TMPDIR.
-        return Path(self._pid_file()[4])
+        # The process that started the server may have had another TMPDIR, and in its container another path to here.
+        recorded = next(map(Path, self._pid_file()[4:5]), None)
+        return recorded if recorded and recorded.name != _SOCKETS else self.folder / _SOCKETS
 
     def _pid_file(self) -> list[str]:
         try:
@@ -159,37 +163,59 @@ class Server:
             return []
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Account:
-    """The system account that the server runs under: Postgres refuses root."""
-
-    uid: int
-    gid: int
-
-
 def server_of(home: Path, *, version: PostgresVersion = 18) -> Server:
     return Server(folder=home.resolve() / f"postgres-{version}", version=version, since=time.time())
 
 
 def _ensure_running(server: Server) -> None:
+    """Use the server that runs, in this or another namespace, or start one."""
     deadline = time.monotonic() + _START_TIMEOUT_S
-    # A killed process may have left it starting or stopping.
-    while server.postmaster():
-        if server.is_ready():
-            return
-        if time.monotonic() > deadline:
-            raise _not_started(server, reason=f"it was neither ready nor stopped after {_START_TIMEOUT_S} s")
-        time.sleep(0.05)
-    account = _account(server)
-    for path in (server.data, binaries(server.version)):
-        _let_through(path, account=account)
     if not server.data.exists():
-        _make_data(server, account=account)
+        _make_data(server)
     _check_version(server)
-    _start(server, account=account, deadline=deadline)
+    # A killed process may have left it starting or stopping, and a killed server its children, which end soon.
+    while (lock := _find_lock(server)) is None:
+        problem = f"it was neither ready nor stopped after {_START_TIMEOUT_S} s"
+        if server.is_ready():
+            error = _try_socket(server)
+            if error is None:
+                return
+            problem = f"its socket {server.sockets()} cannot be reached from here ({error.strerror or error})"
+            if isinstance(error, ConnectionRefusedError):
+                ownership.refuse_other(server.folder)
+            else:
+                deadline = 0.0
+        if time.monotonic() > deadline:
+            raise ownership.held(server.folder, problem=problem)
+        time.sleep(0.02)
+    with lock:
+        _start(server, lock=lock)
 
 
-def _make_data(server: Server, *, account: _Account) -> None:
+def _find_lock(server: Server) -> BinaryIO | None:
+    # Servers of earlier releases hold no lock.
+    if server.postmaster():
+        return None
+    try:
+        return ownership.find_lock(server.data)
+    except OSError as error:
+        raise _not_writable(server.data, error=error) from error
+
+
+def _try_socket(server: Server) -> OSError | None:
+    """Connect to a server whose process this namespace does not see; return why that fails."""
+    if server.postmaster():
+        return None
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(server.sockets() / f".s.PGSQL.{_PORT}"))
+        except OSError as error:
+            return error
+    return None
+
+
+def _make_data(server: Server) -> None:
+    account = _admitted(server)
     for half_made in server.folder.glob("data.new-*"):
         shutil.rmtree(half_made, ignore_errors=True)
     try:
@@ -204,7 +230,10 @@ def _make_data(server: Server, *, account: _Account) -> None:
     options = [f"--username={_DATABASE_USER}", "--auth=trust", "--encoding=UTF8", "--data-checksums", *locale]
     if _run(server, "initdb", f"--pgdata={new}", *options, account=account) != 0:
         raise _not_started(server, reason="initdb failed")
-    new.rename(server.data)
+    try:
+        new.rename(server.data)
+    except OSError as error:
+        raise _not_started(server, reason=f"another host has just made its data ({error.strerror})") from error
     _sync_folder(server.folder)
 
 
@@ -221,7 +250,12 @@ def _check_version(server: Server) -> None:
         )
 
 
-def _start(server: Server, *, account: _Account, deadline: float) -> None:
+def _start(server: Server, *, lock: BinaryIO) -> None:
+    account = _admitted(server)
+    try:
+        ownership.take(server.folder)
+    except OSError as error:
+        raise _not_writable(server.folder, error=error) from error
     sockets = _socket_folder(server, account=account)
     server.forget_reused_pid()
     quoted = str(sockets).replace('"', '""')
@@ -229,25 +263,23 @@ def _start(server: Server, *, account: _Account, deadline: float) -> None:
     # The data folder is an option of the server: pg_ctl itself would let a shell expand its name.
     options = shlex.join(["-D", str(server.data), *(f"--{name}={value}" for name, value in settings.items())])
     command = ["--wait", f"--timeout={_START_TIMEOUT_S}", f"--options={options}", "start"]
-    while _run(server, "pg_ctl", *command, account=account) != 0:
-        # Children of a killed server end by themselves as soon as they notice.
-        if "pre-existing shared memory block" not in _last_words(server) or time.monotonic() > deadline:
-            raise _not_started(server, reason="it did not start")
-        time.sleep(0.1)
+    if _run(server, "pg_ctl", *command, account=account, inherited=(lock.fileno(),)) != 0:
+        raise _not_started(server, reason="it did not start")
 
 
 def _stop(server: Server) -> None:
     if server.postmaster() is None:
         return
     sockets = server.sockets()
-    if _run(server, "pg_ctl", "--wait", "--mode=fast", "stop", account=_account(server)) != 0:
+    if _run(server, "pg_ctl", "--wait", "--mode=fast", "stop", account=account_of(server.data)) != 0:
         log.warning("embedded_postgres_not_stopped folder=%s last_lines=%s", server.folder, _last_words(server))
     else:
+        ownership.leave(server.folder)
         with suppress(OSError):
             sockets.rmdir()
 
 
-def _run(server: Server, program: str, *arguments: str, account: _Account) -> int:
+def _run(server: Server, program: str, *arguments: str, account: Account, inherited: tuple[int, ...] = ()) -> int:
     """Run a Postgres program in its own session, so that Ctrl-C in the terminal does not reach it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     is_root = os.geteuid() == 0
@@ -261,6 +293,7 @@ def _run(server: Server, program: str, *arguments: str, account: _Account) -> in
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=inherited,
                 umask=0o077,
                 user=account.uid if is_root else None,
                 group=account.gid if is_root else None,
@@ -272,57 +305,22 @@ def _run(server: Server, program: str, *arguments: str, account: _Account) -> in
     return done.returncode
 
 
-def _account(server: Server) -> _Account:
-    """Choose the server's account: this user; or, for root, the owner of the data or an account made for it."""
-    if os.geteuid() != 0:
-        return _Account(uid=os.geteuid(), gid=os.getegid())
-    if server.data.exists() and (owner := server.data.stat()).st_uid != 0:
-        return _Account(uid=owner.st_uid, gid=owner.st_gid)
-    useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
-    # Two processes at once could both create it, and one entry would be lost. So all wait for a lock on the same file.
-    with Path("/etc/passwd").open("rb") as accounts:
-        fcntl.flock(accounts, fcntl.LOCK_EX)
-        with suppress(KeyError):
-            return _known_account()
-        if useradd:
-            subprocess.run([useradd, "--system", "--user-group", "--no-create-home", _SERVER_USER], check=False)
-            with suppress(KeyError):
-                return _known_account()
-    raise SettingRefused(
-        setting="the system account of the embedded Postgres",
-        found=f"root, and no account {_SERVER_USER}, which could not be created",
-        expected=f"an account {_SERVER_USER} (create it), an ordinary user, or ONCELOAD_DSN",
-    )
+def _admitted(server: Server) -> Account:
+    """The server's account, which can reach the data and the programs."""
+    account = account_of(server.data)
+    for path in (server.data, binaries(server.version)):
+        let_through(path, account=account)
+    return account
 
 
-def _known_account() -> _Account:
-    entry = pwd.getpwnam(_SERVER_USER)
-    return _Account(uid=entry.pw_uid, gid=entry.pw_gid)
-
-
-def _let_through(path: Path, *, account: _Account) -> None:
-    """Let the server's account traverse the folders above, without listing them."""
-    if os.geteuid() != 0:
-        return
-    for folder in path.parents:
-        state = folder.stat()
-        if state.st_uid == account.uid:
-            needed = stat.S_IXUSR
-        else:
-            needed = stat.S_IXGRP if state.st_gid == account.gid else stat.S_IXOTH
-        if not state.st_mode & needed:
-            folder.chmod(stat.S_IMODE(state.st_mode) | needed)
-            log.warning("embedded_postgres_let_through folder=%s mode=+%o", folder, needed)
-
-
-def _socket_folder(server: Server, *, account: _Account) -> Path:
-    folder = server.folder / "socket"
+def _socket_folder(server: Server, *, account: Account) -> Path:
+    folder = server.folder / _SOCKETS
     # libpq treats a comma as the start of the next host.
     if len(os.fsencode(folder / f".s.PGSQL.{_PORT}")) > _SOCKET_PATH_BYTES_MAX or "," in str(folder):
         name = hashlib.sha256(os.fsencode(server.data)).hexdigest()[:16]
         folder = Path(tempfile.gettempdir()).resolve() / f"onceload-{name}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    _let_through(folder, account=account)
+    let_through(folder, account=account)
     state = folder.lstat()
     # The owner of this folder can pose as the database: another user must not plant it.
     if not stat.S_ISDIR(state.st_mode) or state.st_uid not in {os.geteuid(), account.uid} or state.st_mode & 0o077:
@@ -345,7 +343,8 @@ def _make_folder(folder: Path) -> None:
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        file = path.open("ab")
+        # Over a network, a shared lock needs a file that can be read, and an exclusive one a file that can be written.
+        file = path.open("a+b")
     except OSError as error:
         raise _not_writable(path.parent, error=error) from error
     with file:

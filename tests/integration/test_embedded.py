@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -52,9 +52,9 @@ def home() -> Iterator[Path]:
 class User:
     """Another process that uses the home's server until it is asked to leave."""
 
-    def __init__(self, home: Path, *, uid: int | None = None) -> None:
+    def __init__(self, home: Path, *, uid: int | None = None, within: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", USER, str(home), *([] if uid is None else [str(uid)])],
+            [*within, sys.executable, "-c", USER, str(home), *([] if uid is None else [str(uid)])],
             cwd=CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -77,8 +77,8 @@ class User:
 
 
 @contextmanager
-def user_of(home: Path, *, uid: int | None = None) -> Iterator[User]:
-    user = User(home, uid=uid)
+def user_of(home: Path, *, uid: int | None = None, within: Sequence[str] = ()) -> Iterator[User]:
+    user = User(home, uid=uid, within=within)
     try:
         yield user
     finally:
@@ -241,7 +241,7 @@ def test_a_backend_that_outlives_its_postmaster_keeps_a_second_server_out(home, 
             pid_file = home / "postgres-18" / "data" / "postmaster.pid"
             pid_file.write_text(pid_file.read_text().replace(str(server.pid), str(os.getpid()), 1))
 
-        with pytest.raises(DatabaseUnreachable, match="pre-existing shared memory block"), running(home):
+        with pytest.raises(DatabaseUnreachable, match="still runs, and its socket"), running(home):
             pytest.fail("two servers on one data folder")
 
         end(backend)

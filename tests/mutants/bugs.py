@@ -4576,4 +4576,28 @@ BUGS = (
         wrong="        return Decimal(0)\n",
         tests=("tests/contract/test_values_match_postgres.py::test_what_one_side_alone_accepts_is_named_on_the_page",),
     ),
+    Bug(
+        name="the server of the embedded data does not hold its lock",
+        file="onceload/embedded.py",
+        correct="inherited=(lock.fileno(),)",
+        wrong="inherited=()",
+        tests=("tests/integration/test_ownership.py::test_a_container_uses_the_server_of_the_host",),
+    ),
+    Bug(
+        name="an owner of the embedded data on another host is ignored",
+        file="onceload/ownership.py",
+        correct="    if owner and owner.may_run(_here()):\n",
+        wrong="    if False:\n",
+        tests=(
+            "tests/integration/test_ownership.py::"
+            "test_a_server_that_may_run_on_another_host_is_not_started_a_second_time",
+        ),
+    ),
+    Bug(
+        name="a host takes the embedded data that another one has just taken",
+        file="onceload/ownership.py",
+        correct="        _file(folder).hardlink_to(new)\n",
+        wrong="        leave(folder)\n        _file(folder).hardlink_to(new)\n",
+        tests=("tests/integration/test_ownership.py::test_of_two_hosts_that_start_at_the_same_moment_one_is_refused",),
+    ),
 )
