@@ -21,6 +21,7 @@ from onceload.terminal import lines_of_words, naming, show_json, show_text, with
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import DatabaseLost, ExitCode, OnceloadError
 from onceload_core.events import show_events
+from onceload_core.messages import whole_message
 
 Arguments = argparse.Namespace
 
@@ -69,7 +70,7 @@ def _run(parsed: Arguments, environment: Mapping[str, str]) -> Outcome:
 def _missing_extra(error: BaseException) -> tuple[str, ExitCode] | None:
     if not (advice := advice_for(error)):
         return None
-    before = str(error) if isinstance(error, OnceloadError) else "All uncommitted work was rolled back."
+    before = whole_message(error) if isinstance(error, OnceloadError) else "All uncommitted work was rolled back."
     return f"{before} {advice}.", ExitCode.WRONG_USE
 
 
@@ -82,7 +83,7 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
 
     match error:
         case OnceloadError():
-            return str(error), error.exit_code
+            return whole_message(error), error.exit_code
         case DBAPIError() if is_lost(error):
             return str(DatabaseLost("working", first_line(error))), ExitCode.CALL_AGAIN
         case DBAPIError():

@@ -1,11 +1,11 @@
-"""Who serves the data of the embedded Postgres: a process of any namespace of this kernel, or another host.
+"""Which process serves the data of the embedded Postgres: one in any container of this kernel, or on another host.
 
 **On one kernel, a lock is the proof.** The server is started with a locked file of its data, and each of its processes
 inherits it. So the lock is free when the last of them has ended, however it ended. Postgres' own guards look for
 process ids and shared memory, which containers hide from each other.
 
-**Hosts that share the folder** over a network, or by copying it, may not share locks. `owner.json` names the host that
-started the server, and a stop deletes it. A process that holds the lock finds there:
+**Hosts that share the folder** over a network, or by copying it, might not share locks. `owner.json` names the host
+that started the server, and a stop deletes it. A process that holds the lock finds there:
 
     nothing                        the last server was stopped             start
     this boot of this kernel       it was killed, as the lock is free      start; Postgres recovers

@@ -1,7 +1,7 @@
 """All errors, sorted by what the caller does next. Some are defined in the module that raises them.
 
 OnceloadError
-├── CallAgain              nothing was changed; retry the same call               (exit 1)
+├── CallAgain              not all was done; retry the same call                  (exit 1)
 │   ├── AlreadyConsumed      another run committed some of these records first
 │   ├── ClaimedElsewhere     another session is loading them: retry after its deadline
 │   ├── NotAlone             another load started or committed between the plan and the claim
@@ -38,6 +38,7 @@ OnceloadError
 │   ├── PipelineFileRefused  an invalid pipeline file
 │   ├── SettingRefused       an invalid setting or argument
 │   │   └── CommitRefused    the target was altered since the load began
+│   ├── SparkRefused         Spark does not start with these options or this Java
 │   ├── DatabaseRefused      wrong password, database or options
 │   │   └── RightMissing       the user lacks a right on a schema, a table or a function
 │   └── SchemaRefused        the schema is missing, unreleased or of another project
@@ -71,6 +72,7 @@ from shlex import quote
 from typing import ClassVar
 
 from onceload_core.commands import PIPELINE_FILE
+from onceload_core.messages import never_failing, notes_of, some
 
 
 class ExitCode(IntEnum):
@@ -85,21 +87,25 @@ class ExitCode(IntEnum):
 
 @dataclass(eq=False)
 class OnceloadError(Exception):
-    """The facts are fields, `str` is the message. Every error survives pickling."""
+    """The facts are fields, `str` is the message. Every error survives pickling, and can be printed."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.CALL_AGAIN
 
+    def __init_subclass__(cls) -> None:
+        if message := cls.__dict__.get("__str__"):
+            cls.__str__ = never_failing(message)  # type: ignore[method-assign]
+
     def __reduce__(self) -> tuple[object, ...]:
         # Airflow and Spark pickle errors between processes. Exception would be rebuilt from its text alone.
-        return type(self), tuple(getattr(self, field.name) for field in fields(self))
+        return type(self), tuple(getattr(self, field.name) for field in fields(self)), notes_of(self)
 
 
 class CallAgain(OnceloadError):
-    """Nothing was changed. Retry the same call."""
+    """Not all was done. Committed rows stay committed, and the same call does the rest."""
 
 
 class WrongUse(OnceloadError):
-    """Nothing was changed. Change the call, the settings or the installation."""
+    """The call was refused, and would be refused again. Rows that it committed before stay committed."""
 
     exit_code = ExitCode.WRONG_USE
 
@@ -111,7 +117,7 @@ class AskTheLedger(OnceloadError):
 
 
 class NeedsAPerson(OnceloadError):
-    """Nothing was changed. Continuing could lose or repeat records."""
+    """Files or steps were left out: to continue could lose or repeat records. Committed rows stay committed."""
 
     exit_code = ExitCode.NEEDS_A_PERSON
 
@@ -123,7 +129,7 @@ class AlreadyConsumed(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: another run already committed at least a part of {_some(self.producers)}. "
+            f"pipeline {self.pipeline}: another run already committed at least a part of {some(self.producers)}. "
             "Nothing was written. Retry: records that are already loaded are skipped."
         )
 
@@ -237,7 +243,7 @@ class NotFound(WrongUse):
     known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        known = f"Known: {_some(self.known)}." if self.known else _NONE_KNOWN.get(self.what, "Check the name or id.")
+        known = f"Known: {some(self.known)}." if self.known else _NONE_KNOWN.get(self.what, "Check the name or id.")
         done = "Nothing was loaded" if self.what == "source folder" else "Nothing was changed"
         return f"{self.what} not found: {self.name!r}. {done}. {known}"
 
@@ -363,7 +369,7 @@ class StateDiffers(NeedsAPerson):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: the database at position {self.position} does not match the ledger, and "
-            f"differs for {_some(self.producers)}. Nothing was changed. Compare the producers with `onceload recover "
+            f"differs for {some(self.producers)}. Nothing was changed. Compare the producers with `onceload recover "
             f"state --pipeline {quote(self.pipeline)} --dry-run`, the rows with `onceload verify {PIPELINE_FILE}`."
         )
 
@@ -373,7 +379,7 @@ class SnapshotRefused(StateDiffers):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: no snapshot was taken at position {self.position}, because the live state "
-            f"differs from the ledger for {_some(self.producers)}. Committed loads stay committed, but the next load "
+            f"differs from the ledger for {some(self.producers)}. Committed loads stay committed, but the next load "
             "could lose or repeat records of these producers. Show them with `onceload recover state "
             f"--pipeline {quote(self.pipeline)} --dry-run`, and run it without --dry-run to repair them."
         )
@@ -393,8 +399,3 @@ class TooManyQuarantined(NeedsAPerson):
             f"allows {self.allowed}. One of the reasons: {self.reason}. None of them was loaded. Fix the "
             "source, or raise quarantined_max."
         )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

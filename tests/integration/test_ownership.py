@@ -232,7 +232,7 @@ def test_an_owner_that_cannot_be_read_may_be_another_host(home, content):
         ownership.take(home)
 
 
-def test_of_two_hosts_that_start_at_the_same_moment_one_is_refused(home, monkeypatch, tmp_path):
+def test_two_hosts_that_start_at_the_same_moment_do_not_both_own_the_data(home, monkeypatch, tmp_path):
     look = ownership._find_owner
 
     def overtaken(folder):

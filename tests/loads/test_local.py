@@ -14,6 +14,7 @@ import pytest
 
 from onceload_core.delivery import Rules
 from onceload_core.errors import SettingRefused
+from onceload_core.messages import whole_message
 from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_core.postgres.deliveries import PostgresDeliveries
@@ -26,7 +27,7 @@ from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format, Publish, Source
-from onceload_jobs.work.failures import FAILURES_MAX, TasksFailed
+from onceload_jobs.work.failures import FAILURES_MAX, SparkRefused, TasksFailed
 from onceload_jobs.work.local.tasks import LocalTasks
 from onceload_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from tests.loads.conftest import Loads, line
@@ -248,10 +249,18 @@ def test_a_load_that_ends_before_spark_is_up_stops_it_anyway(loads, spark, monke
     assert loads.rows() == list(range(2 * _ROWS))
 
 
-def test_records_loaded_before_spark_fails_to_start_are_loaded_once(loads, spark):
-    spark.error = SettingRefused("Spark", "no Java", "Java 17")
-    with once_there_is_a_session_process(spark.may_start.set), pytest.raises(SettingRefused, match="no Java"):
-        load_by(loads, Engine.AUTO)
+def test_records_loaded_before_spark_fails_to_start_are_reported_and_loaded_once(loads, spark):
+    spark.error = SparkRefused("events", "no Java")
+    starting = threading.Thread(target=lambda: until(loads.rows_or_none) and spark.may_start.set())
+    starting.start()
+    with pytest.raises(SparkRefused) as refused:
+        load_by(loads, Engine.AUTO, publish=Publish.DIRECT)
+    starting.join()
+    committed = len(loads.rows())
+    assert "no Java. Committed rows stay loaded." in str(refused.value)
+    assert whole_message(refused.value).endswith(
+        f"Rows that this load had committed before: {committed:,}. They stay loaded."
+    )
 
     report = load_by(loads)
 

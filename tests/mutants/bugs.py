@@ -4598,6 +4598,31 @@ BUGS = (
         file="onceload/ownership.py",
         correct="        _file(folder).hardlink_to(new)\n",
         wrong="        leave(folder)\n        _file(folder).hardlink_to(new)\n",
-        tests=("tests/integration/test_ownership.py::test_of_two_hosts_that_start_at_the_same_moment_one_is_refused",),
+        tests=(
+            "tests/integration/test_ownership.py::test_two_hosts_that_start_at_the_same_moment_do_not_both_own_the_data",
+        ),
+    ),
+    Bug(
+        name="a Spark whose JVM was killed at its start is taken for a wrong setting",
+        file="spark_jobs/onceload_jobs/work/spark/start.py",
+        correct="    return 0 < _exit_code(error) < 128\n",
+        wrong="    return True\n",
+        tests=("tests/loads/test_spark_start.py::test_a_jvm_that_is_killed_while_spark_starts_may_be_tried_again",),
+    ),
+    Bug(
+        name="the error of a load does not report the rows that it had committed",
+        file="spark_jobs/onceload_jobs/load/load.py",
+        correct="            self._note_committed(error)\n",
+        wrong="",
+        tests=(
+            "tests/loads/test_local.py::test_records_loaded_before_spark_fails_to_start_are_reported_and_loaded_once",
+        ),
+    ),
+    Bug(
+        name="an error with an odd fact cannot be printed",
+        file="dedup_core/onceload_core/errors.py",
+        correct="            cls.__str__ = never_failing(message)  # type: ignore[method-assign]\n",
+        wrong="            pass\n",
+        tests=("tests/unit/test_errors.py::test_an_error_is_printed_whatever_its_facts_are",),
     ),
 )

@@ -13,9 +13,11 @@ import onceload.stack  # noqa: F401
 import onceload_airflow.connections  # noqa: F401
 import onceload_jobs.load.staged.kept_batch
 import onceload_jobs.work.spark  # noqa: F401
+from onceload import terminal
 from onceload_core import errors
 from onceload_core.declaration import EditRefused
 from onceload_core.errors import ExitCode, LimitReached, OnceloadError
+from onceload_core.messages import whole_message
 from onceload_core.names import Version
 
 
@@ -63,3 +65,41 @@ def test_an_error_says_what_to_do_and_has_an_exit_code_that_is_not_done(error):
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_the_drawing_of_the_tree_names_every_error(error):
     assert f"── {type(error).__name__} " in (errors.__doc__ or "")
+
+
+class Hidden:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+ODD_FACTS = {
+    "nothing": None,
+    "bytes": b"\xff\x00",
+    "a lone surrogate": "a\udcff.jsonl",
+    "a control character": "a\x1b[2J\n",
+    "a huge text": "x" * 1_000_000,
+    "a huge number": 10**5_000,
+    "a fact that cannot be shown": Hidden(),
+    "many": tuple(range(10_000)),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_FACTS.values(), ids=ODD_FACTS.keys())
+@pytest.mark.parametrize("error", leaves(OnceloadError), ids=lambda error: error.__name__)
+def test_an_error_is_printed_whatever_its_facts_are(error, odd, capsysbinary):
+    made = error(*[odd for _ in fields(error)])
+
+    terminal.lines_of_words(f"onceload: {whole_message(made)}")
+    terminal.show_json({"message": whole_message(made)})
+
+    shown = capsysbinary.readouterr()
+    assert len(shown.err.decode()) > 20
+    assert b"\x1b" not in shown.err
+    assert whole_message(pickle.loads(pickle.dumps(made))) == whole_message(made)
+
+
+def test_what_an_error_learned_on_its_way_survives_pickling():
+    error = an_example_of(LimitReached)
+    error.add_note("Rows that this load had committed before: 7. They stay loaded.")
+
+    assert whole_message(pickle.loads(pickle.dumps(error))).endswith("before: 7. They stay loaded.")

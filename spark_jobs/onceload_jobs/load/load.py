@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import (
@@ -159,9 +160,19 @@ class _Load:
             report = self._report()
         except BaseException as error:
             self._events.failed(error)
+            self._note_committed(error)
             raise
         self._events.ended(report)
         return report
+
+    def _note_committed(self, error: BaseException) -> None:
+        """Say what is committed already: the message of an error is about the step that failed."""
+        context = self._context
+        # If the database is gone, the next call reports it.
+        with suppress(OnceloadError, SQLAlchemyError):
+            done = report_of(context.ledger, context.declared.name, context.batch, after=context.before)
+            if done.loaded:
+                error.add_note(f"Rows that this load had committed before: {done.loaded:,}. They stay loaded.")
 
     def _report(self) -> Report:
         context, name = self._context, self._context.declared.name

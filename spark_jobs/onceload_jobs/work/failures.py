@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from onceload_core.errors import CallAgain, DeliveryTakenAway, ExitCode, OnceloadError, SessionFenced
+from onceload_core.errors import CallAgain, DeliveryTakenAway, ExitCode, OnceloadError, SessionFenced, WrongUse
 from onceload_core.pause import PipelinePaused
 from onceload_jobs.batch.stage import StageLost
 
@@ -19,6 +19,20 @@ class TasksFailed(CallAgain):
 
     def __str__(self) -> str:
         return f"pipeline {self.pipeline}: {self.reason}. Committed rows stay loaded. Retry to load the rest."
+
+
+@dataclass(eq=False)
+class SparkRefused(WrongUse):
+    """Spark does not start with this Java and these options. Local sessions may have committed rows meanwhile."""
+
+    pipeline: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: Spark does not start: {self.reason}. Committed rows stay loaded. Check Java "
+            "with `onceload doctor`, and the options --master and --conf. Then run the same command again."
+        )
 
 
 def ends_all(error: Exception) -> bool:

@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 
 from onceload_core.errors import SettingRefused
@@ -27,6 +29,16 @@ _LOCAL_OPTIONS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+#: What Spark raises about a master or an option.
+_REFUSALS = frozenset(
+    {
+        "java.lang.IllegalArgumentException",
+        "java.lang.NumberFormatException",
+        "org.apache.spark.SparkException",
+        "org.apache.spark.SparkIllegalArgumentException",
+        "org.apache.spark.SparkNumberFormatException",
+    }
+)
 
 
 def running_spark(master: str | None, options: Mapping[str, str]) -> SparkContext | None:
@@ -69,6 +81,27 @@ def start_spark(name: str, master: str | None, options: Mapping[str, str], *, tr
     context = SparkContext.getOrCreate(conf)
     context.setLogLevel("ERROR")
     return context
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether Spark refuses its options or this Java, which the next try would meet too.
+
+    A JVM that was killed, that cannot get its ports, or that no longer answers is none.
+    """
+    if isinstance(error, Py4JJavaError):
+        with suppress(Py4JError, OSError):
+            return str(error.java_exception.getClass().getName()) in _REFUSALS
+        return False
+    # From 128 on, a shell adds the number of the signal that killed its program.
+    return 0 < _exit_code(error) < 128
+
+
+def _exit_code(error: Exception) -> int:
+    """The exit code of a JVM that ended at its start: negative if it was killed, 0 if it did not end."""
+    # Python has no public API for this, and PySpark's error does not contain it.
+    frames = traceback.walk_tb(error.__traceback__)
+    found = (frame.f_locals.get("proc") for frame, _ in frames if frame.f_code.co_name == "launch_gateway")
+    return next((process.returncode or 0 for process in found if process), 0)
 
 
 @contextmanager

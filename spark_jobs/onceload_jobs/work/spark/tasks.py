@@ -21,11 +21,11 @@ from onceload_core.names import SessionName
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.files.notes import Note
 from onceload_jobs.read.board_work import Delivery
-from onceload_jobs.work.failures import TasksFailed
+from onceload_jobs.work.failures import SparkRefused, TasksFailed
 from onceload_jobs.work.session import work
 from onceload_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
 from onceload_jobs.work.spark.reports import TaskReports, message_of, raise_first, reporting_errors, sql_state_of
-from onceload_jobs.work.spark.start import running_spark, start_spark
+from onceload_jobs.work.spark.start import is_refusal, running_spark, start_spark
 from onceload_jobs.work.spark.transform import as_declared, for_spark, spark_schema, with_output
 from onceload_jobs.write.find_refused import ROW_REFUSED
 
@@ -60,8 +60,10 @@ class SparkTasks:
         try:
             context = start_spark(name, master, options, tries=tries)
         except (PySparkException, Py4JError, OSError) as error:
-            expected = "a Spark session (check Java with `onceload doctor`, and the options --master and --conf)"
-            raise SettingRefused("Spark", message_of(error), expected) from error
+            reason = message_of(error).rstrip(".")
+            if is_refusal(error):
+                raise SparkRefused(name, reason) from error
+            raise TasksFailed(name, f"Spark did not start: {reason}") from error
         try:
             yield cls(name, context)
         finally:
