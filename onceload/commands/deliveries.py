@@ -121,7 +121,7 @@ def _print_news(report: "Report", shown: "Collection[Note]", *, is_follower: boo
 
 
 def list_them(arguments: Arguments, engine: Engine) -> ExitCode:
-    """List deliveries: waiting, held, staged or dead letters."""
+    """List deliveries: waiting, held, staged or dead letters; and the claims of planners, which are held."""
     state = None if arguments.state == "any" else State(arguments.state)
     found = by_hand.list_deliveries(engine, arguments.pipeline, state=state, at_most=arguments.limit + 1)
     if len(found) > arguments.limit:
@@ -130,7 +130,7 @@ def list_them(arguments: Arguments, engine: Engine) -> ExitCode:
     if arguments.json:
         show_json({"pipeline": arguments.pipeline, "deliveries": found})
     else:
-        columns = ("delivery", "state", "tries", "session", "producer", "producers", "last_failure")
+        columns = ("delivery", "state", "tries", "session", "deadline_at", "producer", "producers", "last_failure")
         rows = [{column: row[column] for column in columns} for row in found]
         show_table(rows, nothing="no delivery waits, is in progress or is a dead letter")
     return ExitCode.DONE
@@ -142,7 +142,7 @@ def show(arguments: Arguments, engine: Engine) -> ExitCode:
     if arguments.json:
         show_json({**found.delivery, "spans": found.spans, "failures": found.failures})
         return ExitCode.DONE
-    columns = ("pipeline", "state", "tries", "batch", "session", "offered_at")
+    columns = ("pipeline", "state", "tries", "batch", "session", "offered_at", "deadline_at")
     show_table([{column: found.delivery[column] for column in columns}], nothing="")
     show_table(found.spans, nothing="it covers no records")
     show_table(found.failures, nothing="no attempt has failed")
@@ -199,5 +199,9 @@ _DELIVERIES: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, st
     "list": (list_them, "list deliveries that wait, are in progress, are staged or are dead letters", "--state dead"),
     "show": (show, "show what a delivery covers, and each failed attempt", "12"),
     "redeliver": (redeliver, "retry a dead letter, after its cause is fixed", "12"),
-    "abandon": (abandon, "drop a delivery, so that the next load plans its records again", "12"),
+    "abandon": (
+        abandon,
+        "drop a delivery or what a lost session holds, so that the next load plans its records again",
+        "12",
+    ),
 }

@@ -5,12 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from onceload.cli import main
-from onceload_core.errors import ExitCode
+from onceload_core.errors import DeliveryTakenAway, ExitCode
+from onceload_core.names import Batch, SessionName
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.postgres.offers import Offer
+from onceload_core.spans import SpanSet
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
@@ -116,6 +121,60 @@ def test_a_dead_letter_that_is_given_up_is_planned_again(loads, call, file, pois
     assert call("deliveries", "list")[2] == "no delivery waits, is in progress or is a dead letter\n"
     assert call("consume", file, "--session", "one")[0] is ExitCode.DONE
     assert len(loads.rows()) == 60
+
+
+def lost_planner(loads, *, ahead: str):
+    """A load that claimed a file and was killed, while the clock of the server was ahead."""
+    (producer_id,) = loads.ledger.register("events", [("a.jsonl", 1)]).values()
+    session = loads.ledger.open_session("events", SessionName("planner-of-lost"))
+    claim = loads.ledger.claim(
+        session, {producer_id: SpanSet.of((0, 10))}, batch=Batch("lost"), lease_s=60, names={producer_id: "a.jsonl"}
+    )
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE onceload.delivery SET deadline_at = deadline_at + interval '{ahead}'")
+    return claim
+
+
+def test_the_claim_of_a_lost_planner_is_shown_with_its_end_and_released(loads, call, file):
+    call("load", file)
+    write(loads)
+    claim = lost_planner(loads, ahead="50 min")
+
+    blocked, _, err = call("load", file, "--wait", "0s")
+    (listed,) = json.loads(call("deliveries", "list", "--json")[1])["deliveries"]
+    _, table, _ = call("deliveries", "list")
+
+    until_then = datetime.fromisoformat(listed["deadline_at"])
+    assert blocked is ExitCode.CALL_AGAIN
+    assert f"session planner-of-lost, lease until {until_then:%Y-%m-%d %H:%M:%S} UTC" in err
+    assert f"`onceload deliveries abandon {claim.delivery_id}`" in err
+    assert (listed["delivery"], listed["state"], listed["producer"]) == (claim.delivery_id, "held", "a.jsonl")
+    assert f"{until_then:%Y-%m-%d %H:%M}Z" in table
+    assert call("deliveries", "show", claim.delivery_id)[0] is ExitCode.DONE
+
+    assert call("deliveries", "abandon", claim.delivery_id)[0] is ExitCode.DONE
+    assert call("load", file, "--wait", "0s")[0] is ExitCode.DONE
+    assert len(loads.rows()) == 60
+    with pytest.raises(DeliveryTakenAway):
+        offer_again(loads, claim)
+
+
+def test_a_lease_from_a_clock_that_was_ahead_by_days_blocks_nothing(loads, call, file):
+    call("load", file)
+    write(loads)
+    claim = lost_planner(loads, ahead="3 days")
+
+    assert call("load", file, "--wait", "0s")[0] is ExitCode.DONE
+
+    assert len(loads.rows()) == 60
+    with pytest.raises(DeliveryTakenAway):
+        offer_again(loads, claim)
+
+
+def offer_again(loads, claim):
+    """As the planner would if it was alive after all."""
+    board = PostgresDeliveries(loads.engine, "events", loads.declared.delivery)
+    board.offer(claim, [Offer(work="{}", spans=claim.spans)], batch=Batch("lost"))
 
 
 @pytest.mark.parametrize("action", ["show", "redeliver", "abandon"])

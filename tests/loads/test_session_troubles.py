@@ -131,7 +131,7 @@ def test_a_load_waits_once_for_what_others_hold(loads):
             if "held" not in Board(loads).states():
                 Board(loads).take("other")
                 # It sends heartbeats, and makes no progress.
-                pass_time(loads, -3600)
+                pass_time(loads, -3000)
             return super().run(job, sessions)
 
     waits_s, started = 6.0, time.monotonic()

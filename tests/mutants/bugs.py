@@ -4625,4 +4625,23 @@ BUGS = (
         wrong="            pass\n",
         tests=("tests/unit/test_errors.py::test_an_error_is_printed_whatever_its_facts_are",),
     ),
+    Bug(
+        name="a lease from a clock that was ahead blocks loads until the clock has caught up",
+        file=BOARD_SQL,
+        correct="THEN 0 ELSE :kept_s END)\n WHERE pipeline_id",
+        wrong="THEN 0 ELSE :kept_s END)\n WHERE false AND pipeline_id",
+        tests=(
+            "tests/loads/test_delivery_commands.py::test_a_lease_from_a_clock_that_was_ahead_by_days_blocks_nothing",
+        ),
+    ),
+    Bug(
+        name="the claim of a planner is not listed among the deliveries",
+        file="dedup_core/onceload_core/postgres/by_hand.sql",
+        correct="(delivery.work IS NOT NULL OR (delivery.deadline_at",
+        wrong="(delivery.work IS NOT NULL AND (delivery.deadline_at",
+        tests=(
+            "tests/loads/test_delivery_commands.py::"
+            "test_the_claim_of_a_lost_planner_is_shown_with_its_end_and_released",
+        ),
+    ),
 )

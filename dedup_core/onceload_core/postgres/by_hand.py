@@ -1,4 +1,7 @@
-"""What a person does with deliveries: list and describe them, redrive a dead letter, abandon one."""
+"""What a person does with deliveries: list and describe them, redrive a dead letter, abandon one.
+
+What a live worker or planner holds can be abandoned too: each commit checks that it is still held.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +61,8 @@ def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, change: Even
     """Return the delivery as it was before."""
     with transaction(engine, pipeline, doing="changing a delivery") as connection:
         row = _get(connection, delivery_id, and_then="FOR UPDATE OF delivery")
-        next_state(State(row["state"]), change)
+        is_held = change is Event.ABANDON and row["state"] == State.HELD
+        next_state(State(row["state"]), Event.WITHDRAW if is_held else change)
         if row["parent_id"] is not None:
             found = f"a delivery of batch {row['batch']}, which is being loaded"
             raise SettingRefused(

@@ -1,4 +1,5 @@
 -- name: list_deliveries
+-- With the claims of planners, which have no work of their own. Claims that have ended may still have a row.
 SELECT delivery.delivery_id AS delivery, delivery.state, delivery.batch, session.name AS session, delivery.epoch,
        delivery.tries, delivery.deadline_at, delivery.offered_at,
        (SELECT min(producer.name) FROM onceload.delivery_span JOIN onceload.producer USING (producer_id)
@@ -7,7 +8,8 @@ SELECT delivery.delivery_id AS delivery, delivery.state, delivery.batch, session
        (SELECT reason FROM onceload.delivery_failure AS failure
          WHERE failure.delivery_id = delivery.delivery_id ORDER BY failed_at DESC LIMIT 1) AS last_failure
   FROM onceload.delivery LEFT JOIN onceload.session USING (session_id)
- WHERE delivery.pipeline_id = :pipeline_id AND delivery.work IS NOT NULL
+ WHERE delivery.pipeline_id = :pipeline_id
+   AND (delivery.work IS NOT NULL OR (delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch))
    AND (CAST(:state AS text) IS NULL OR delivery.state = :state)
  ORDER BY delivery.delivery_id LIMIT :at_most;
 
@@ -17,7 +19,7 @@ SELECT delivery.delivery_id AS delivery, pipeline.name AS pipeline, delivery.sta
        delivery.parent_id
   FROM onceload.delivery JOIN onceload.pipeline USING (pipeline_id)
   LEFT JOIN onceload.session ON session.session_id = delivery.session_id
- WHERE delivery.delivery_id = :delivery_id AND delivery.work IS NOT NULL
+ WHERE delivery.delivery_id = :delivery_id
 
 -- name: spans_of_delivery
 SELECT coalesce(producer.name, 'a forgotten producer') AS producer, producer.generation,

@@ -6,10 +6,10 @@ commit of a load, which is never lost, ends a delivery.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 
 from sqlalchemy import Connection, Engine, TextClause
@@ -20,9 +20,11 @@ from onceload_core.errors import SessionFenced
 from onceload_core.events import event
 from onceload_core.names import Batch, DeliveryId, Epoch, SessionName, Version
 from onceload_core.ports import Claim, Session, check_name
+from onceload_core.postgres.batches import STAGE_KEPT_S
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import array, transaction, translated
 from onceload_core.postgres.handing import (
+    END_LEASES,
     REASON_MAX,
     SQL,
     TAKE_STAGED,
@@ -72,6 +74,15 @@ class Dead:
     work: str
     tries: int
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A session that holds something: a delivery, or the claim of a planner, until its lease ends."""
+
+    session: str
+    delivery: int
+    until: datetime
 
 
 class PostgresDeliveries:
@@ -137,11 +148,13 @@ class PostgresDeliveries:
         with self._doing("looking for planners") as connection:
             return bool(connection.execute(_IS_BEING_PLANNED, {"pipeline_id": self._pipeline_id}).scalar_one())
 
-    def holders(self) -> Mapping[str, datetime]:
-        """Some of the sessions that hold deliveries, and their deadlines."""
+    def holders(self) -> tuple[Holder, ...]:
+        """Some of the sessions that hold deliveries."""
         with self._doing("reading deliveries") as connection:
             rows = connection.execute(SQL["holders"], {"pipeline_id": self._pipeline_id}).all()
-        return {row.name: row.deadline_at for row in rows}
+        return tuple(
+            Holder(session=row.name, delivery=row.delivery, until=row.deadline_at.astimezone(UTC)) for row in rows
+        )
 
     # For workers.
 
@@ -247,10 +260,10 @@ class PostgresDeliveries:
         """Expire the deliveries whose deadline has passed, except those of fixed sessions."""
         # Batches that are published at once have no fixed sessions.
         which = "which_late_strays" if self.rules.mode is Mode.SESSION and not is_staged else "which_late"
+        own, longest = array(self.rules.names), _longest_leases(self._pipeline_id, self.rules)
         with self._doing("expiring deliveries") as connection:
-            connection.execute(SQL["without_flush"])
-            names = array(self.rules.names)
-            fallen = fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=_EXPIRED, names=names)
+            connection.execute(END_LEASES, longest)
+            fallen = fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=_EXPIRED, names=own)
         log_dead(self._pipeline, fallen)
         return len(fallen)
 
@@ -280,6 +293,11 @@ def _checked(connection: Connection, pipeline: str, pipeline_id: int, version: V
     if version is not None:
         refuse_other_version(pipeline, version, in_force)
     return in_force
+
+
+def _longest_leases(pipeline_id: int, rules: Rules) -> dict[str, object]:
+    lease_max_s = max(STAGE_KEPT_S, rules.ack_deadline_s)
+    return {"pipeline_id": pipeline_id, "lease_max_s": lease_max_s, "kept_s": STAGE_KEPT_S}
 
 
 _EXPIRED = "its deadline passed without a heartbeat from its session"

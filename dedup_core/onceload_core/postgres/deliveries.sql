@@ -244,6 +244,18 @@ INSERT INTO onceload.delivery_failure (delivery_id, try, session, epoch, reason)
 SELECT delivery_id, tries, session.name, lost_epoch, :reason FROM fallen JOIN onceload.session USING (session_id)
 RETURNING delivery_id, try AS tries, try >= :deliveries_max AS is_dead;
 
+-- name: end_leases_of_another_clock
+-- No lease can end this late, so the clock was ahead when it was taken, and was set back since. A holder that is alive
+-- renews its lease or is refused at its commit. A kept batch stays for another lease.
+WITH sessions AS (
+    UPDATE onceload.session SET lease_until = clock_timestamp()
+     WHERE pipeline_id = :pipeline_id AND lease_until > clock_timestamp() + make_interval(secs => :lease_max_s)
+)
+UPDATE onceload.delivery
+   SET deadline_at = clock_timestamp() + make_interval(secs => CASE WHEN stage IS NULL THEN 0 ELSE :kept_s END)
+ WHERE pipeline_id = :pipeline_id AND state = 'held'
+   AND deadline_at > clock_timestamp() + make_interval(secs => :lease_max_s);
+
 -- name: which_late
 deadline_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 
@@ -317,9 +329,9 @@ SELECT EXISTS (
 
 -- name: holders
 -- Claims that have ended may still have a row. Kept batches are reported with their files.
-SELECT DISTINCT session.name, deadline_at
+SELECT session.name, min(coalesce(parent_id, delivery_id)) AS delivery, max(deadline_at) AS deadline_at
   FROM onceload.delivery JOIN onceload.session USING (session_id)
  WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
    AND (work IS NOT NULL OR (deadline_at > clock_timestamp() AND delivery.epoch = session.epoch))
    AND delivery.stage IS NULL
- ORDER BY 1 LIMIT 5;
+ GROUP BY session.name ORDER BY session.name LIMIT 5;

@@ -1,6 +1,7 @@
 """The shared state of one load: its batch, its planning session, its ledger and its board."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from onceload_core.names import Batch, Position, Version
 from onceload_core.ports import Outlook, Session
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import planner_of
-from onceload_core.postgres.deliveries import OpenWork, PostgresDeliveries
+from onceload_core.postgres.deliveries import Holder, OpenWork, PostgresDeliveries
 from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.replay import Run
 from onceload_jobs.load.phases import Stopwatch
@@ -125,7 +126,15 @@ class LoadContext:
 
     def holders(self) -> str:
         """The sessions that hold something, formatted for messages."""
-        held = (
-            f"session {name}, lease until {at:%H:%M:%S}Z" for name, at in until_answered(self.board.holders).items()
-        )
-        return "".join(f" ({each} or later)" for each in [", ".join(held)] if each)
+        return _in_words(until_answered(self.board.holders))
+
+    def held_by_others(self) -> str:
+        """The same, with the command that releases what a lost session holds."""
+        found = until_answered(self.board.holders)
+        fix = "If that session is gone, release what it holds: `onceload deliveries abandon"
+        return _in_words(found) + "".join(f". {fix} {each.delivery}`" for each in found[:1])
+
+
+def _in_words(holders: Sequence[Holder]) -> str:
+    held = (f"session {each.session}, lease until {each.until:%Y-%m-%d %H:%M:%S} UTC" for each in holders)
+    return "".join(f" ({each} or later)" for each in [", ".join(held)] if each)

@@ -285,7 +285,7 @@ class _Load:
     def _busy_notes(self, plan: Plan, busy: Set[str], outlook: Outlook) -> Iterator[Note]:
         # Files that depend on what other runs load are claimed by no run.
         waiting = {note.name: note for note in plan.notes if note.is_busy and note.name not in outlook.claimed}
-        holders = self._context.holders() if busy else ""
+        holders = self._context.held_by_others() if busy else ""
         for name in sorted(busy):
             note = waiting.get(name) or held_note(name, outlook)
             reason = note.reason if note.is_kept else f"{note.reason}{holders}"
@@ -294,7 +294,6 @@ class _Load:
     def _no_room(self) -> Note:
         declared = self._context.declared
         open_max = declared.delivery.open_max
-        holders = self._context.holders()
-        why = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress{holders}"
-        reason = f"{why}. The rest of the new records is not loaded. Load again"
+        why = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress"
+        reason = f"{why}. The rest of the new records is not loaded. Load again{self._context.held_by_others()}"
         return Note(name=declared.name, reason=reason, is_busy=True)
