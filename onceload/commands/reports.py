@@ -52,6 +52,9 @@ def print_report(report: "Report") -> None:
         f"{report.quarantined:,} quarantined, {report.filtered:,} filtered; position {report.position}; "
         f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s{engine})"
     )
+    if report.replaced:
+        old, files = sum(report.replaced.values()), counted(len(report.replaced), "file")
+        words(f"{counted(old, 'old row')} of {files} were deleted in the same transaction as the new ones were written")
     if report.quarantined:
         which = "every record" if report.quarantined == report.records else counted(report.quarantined, "record")
         pipeline = quote(report.pipeline)

@@ -4644,4 +4644,14 @@ BUGS = (
             "test_the_claim_of_a_lost_planner_is_shown_with_its_end_and_released",
         ),
     ),
+    Bug(
+        name="the report of a load does not count the old rows that it deleted",
+        file="spark_jobs/onceload_jobs/load/report.py",
+        correct="if outcome.position > after else {}",
+        wrong="if outcome.position < after else {}",
+        tests=(
+            "tests/loads/test_rewritten_advice.py::"
+            "test_the_command_that_replaces_a_rewritten_file_is_named_and_reports_the_rows_that_it_deleted",
+        ),
+    ),
 )

@@ -203,6 +203,11 @@ class PostgresLedger:
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
             return receipts.outcome_of(connection, pipeline, batch, after=after)
 
+    def replaced_by(self, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
+        """The files that a batch has replaced since a position, each with the number of its old rows."""
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
+            return receipts.replaced_by(connection, pipeline, batch, after=after)
+
     def all_bad(self, pipeline: str, batch: Batch) -> dict[str, int]:
         """For each producer from which this batch loaded no row: the number of its records still in quarantine."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:

@@ -474,6 +474,13 @@ SELECT max(position) AS position,
   FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
+-- name: replaced_by
+-- The generations that a batch has replaced since a position.
+SELECT ledger_span.producer_id
+  FROM onceload.ledger JOIN onceload.ledger_span USING (pipeline_id, position)
+ WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :after AND ledger.batch = :batch
+   AND ledger_span.condition = 'replaced';
+
 -- name: all_bad
 -- For each producer from which this batch loaded no row: the number of its records still in quarantine.
 SELECT read.producer, count(*) AS records

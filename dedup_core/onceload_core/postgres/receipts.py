@@ -20,6 +20,15 @@ def outcome_of(connection: Connection, pipeline: str, batch: Batch, *, after: Po
     return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
 
 
+def replaced_by(connection: Connection, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
+    """The files that a batch has replaced since a position, each with the number of its old rows."""
+    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+    binds = {"pipeline_id": pipeline_id, "batch": batch, "after": after}
+    old = [ProducerId(each) for each in connection.execute(SQL["replaced_by"], binds).scalars()]
+    promised = rows_promised(connection, pipeline_id, old) if old else {}
+    return {promise.name: promise.rows for promise in promised.values()}
+
+
 def proof_of(connection: Connection, pipeline: str, producer_id: ProducerId, *, end: int | None) -> Proof:
     """The spans read of one producer in all its commits, or in those that end before a sequence id."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id

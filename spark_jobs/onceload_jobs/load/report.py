@@ -23,6 +23,8 @@ class Report:
     duplicates: int = 0
     quarantined: int = 0
     filtered: int = 0
+    #: The files whose old rows were deleted in the commit of the new ones, with the number of old rows.
+    replaced: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     seconds: float = 0.0
     #: The seconds that each phase took; their sum is `seconds`.
@@ -82,6 +84,7 @@ class Report:
             duplicates=self.duplicates + later.duplicates,
             quarantined=self.quarantined + later.quarantined,
             filtered=self.filtered + later.filtered,
+            replaced={**self.replaced, **later.replaced},
             bytes=self.bytes + later.bytes,
             seconds=self.seconds + later.seconds,
             seconds_of={
@@ -94,13 +97,15 @@ class Report:
 def report_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
     """The result of a batch since a position, from the ledger, regardless of lost answers."""
     outcome = ledger.outcome_of(pipeline, batch, after=after)
+    counts = outcome.counts
     return Report(
         pipeline=pipeline,
         batch=batch,
         position=outcome.position,
-        loaded=outcome.counts.loaded,
-        duplicates=outcome.counts.duplicate,
-        quarantined=outcome.counts.quarantined,
-        filtered=outcome.counts.filtered,
+        loaded=counts.loaded,
+        duplicates=counts.duplicate,
+        quarantined=counts.quarantined,
+        filtered=counts.filtered,
+        replaced=ledger.replaced_by(pipeline, batch, after=after) if outcome.position > after else {},
         bytes=outcome.bytes,
     )
