@@ -10,10 +10,12 @@ that started the server, and a stop deletes it. A process that holds the lock fi
     nothing                        the last server was stopped             start
     this boot of this kernel       it was killed, as the lock is free      start; Postgres recovers
     this machine, another boot     it ended with that boot                 start; Postgres recovers
+    this disk                      it ended with that boot                 start; Postgres recovers
     anything else                  it may run there                        refuse, until the file is deleted
 
 A container gets another host name each time, but it shares the boot id of its kernel. A machine is known by its host
-name and its machine id together: clones share one of them. The file is linked into place, so of two hosts that start at
+name and its machine id together: clones share one of them. A local disk belongs to one kernel at a time, and in a copy
+of the folder the files have other inodes. The file is linked into place, so of two hosts that start at
 the same moment only one creates it, if their file system is the same one.
 """
 
@@ -33,6 +35,10 @@ from onceload_core.errors import DatabaseUnreachable
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")
+#: A file that exists as long as the data, and that Postgres never replaces.
+_LOCKED = "PG_VERSION"
+#: File systems that one kernel mounts at a time.
+_LOCAL = frozenset({"btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +48,19 @@ class Owner:
     host: str
     machine: str
     boot: str
+    #: Of the file that is locked.
+    inode: int
     started: str
-
-    def may_run(self, here: "Owner") -> bool:
-        """Tell whether this server may still run, if no process of our kernel holds the lock."""
-        is_this_machine = (self.host, self.machine) == (here.host, here.machine)
-        return self.boot != here.boot and not is_this_machine
 
 
 _HOW = "(`ONCELOAD_EMBEDDED_KEEP=0s onceload status`)"
 _FOR_SEVERAL = "For several hosts or containers, set ONCELOAD_DSN to a Postgres of your own."
-_UNKNOWN = Owner(host="unknown", machine="", boot="", started="an unknown time")
+_UNKNOWN = Owner(host="unknown", machine="", boot="", inode=-1, started="an unknown time")
 
 
 def find_lock(data: Path) -> BinaryIO | None:
     """Take the lock of the data; None while a server's process holds it."""
-    # A file that exists as long as the data, and that Postgres never replaces.
-    file = (data / "PG_VERSION").open("r+b")
+    file = (data / _LOCKED).open("r+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -69,7 +71,7 @@ def find_lock(data: Path) -> BinaryIO | None:
 
 def take(folder: Path) -> None:
     """Become the owner, for which the lock must be held."""
-    earlier, here = refuse_other(folder), _here()
+    earlier, here = refuse_other(folder), _here(folder)
     new = folder / f"owner.new-{here.boot}"
     with new.open("w") as file:
         json.dump(asdict(here), file)
@@ -87,11 +89,13 @@ def take(folder: Path) -> None:
 
 
 def refuse_other(folder: Path) -> Owner | None:
-    """Return the last owner; raise if its server may run."""
-    owner = _find_owner(folder)
-    if owner and owner.may_run(_here()):
-        raise _owned(folder, owner)
-    return owner
+    """Return the last owner; raise if its server may run, although no process of this kernel holds the lock."""
+    owner, here = _find_owner(folder), _here(folder)
+    if owner is None or owner.boot == here.boot or (owner.host, owner.machine) == (here.host, here.machine):
+        return owner
+    if owner.inode == here.inode and _is_on_local_disk(folder):
+        return owner
+    raise _owned(folder, owner)
 
 
 def leave(folder: Path) -> None:
@@ -134,7 +138,12 @@ def _file(folder: Path) -> Path:
     return folder / "owner.json"
 
 
-def _here() -> Owner:
+def _is_on_local_disk(folder: Path) -> bool:
+    mounts = [each for each in psutil.disk_partitions(all=True) if folder.is_relative_to(each.mountpoint)]
+    return max(mounts, key=lambda each: len(each.mountpoint)).fstype in _LOCAL if mounts else False
+
+
+def _here(folder: Path) -> Owner:
     # Not every system has these files.
     boot, machine = str(int(psutil.boot_time())), ""
     with suppress(OSError):
@@ -142,4 +151,5 @@ def _here() -> Owner:
     with suppress(OSError):
         machine = _MACHINE_ID.read_text().strip()
     started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return Owner(host=socket.gethostname(), machine=machine, boot=boot, started=started)
+    inode = (folder / "data" / _LOCKED).stat().st_ino
+    return Owner(host=socket.gethostname(), machine=machine, boot=boot, inode=inode, started=started)

@@ -6,6 +6,7 @@ that sees another boot id, host name and machine id, while no lock of the first 
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,7 +77,8 @@ def asked(home: Path, statement: str, *, within: list[str]) -> str:
 
 @contextmanager
 def host_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **facts: str) -> Iterator[None]:
-    """See the facts of another kernel and machine."""
+    """See the facts of another kernel and machine, and a folder that both share over a network."""
+    monkeypatch.setattr(ownership, "_LOCAL", frozenset())
     with monkeypatch.context() as patched:
         for name in ("boot_id", "machine_id"):
             if name in facts:
@@ -213,41 +215,76 @@ def test_hosts_take_turns_if_each_stops_its_server(home, monkeypatch, tmp_path):
         assert execute(dsn, "SELECT number FROM kept") == [(1,)]
 
 
+@pytest.fixture
+def folder(home: Path) -> Path:
+    """A folder with what is locked of its data."""
+    (home / "data").mkdir()
+    (home / "data" / "PG_VERSION").touch()
+    return home
+
+
 @pytest.mark.parametrize("facts", [{"boot_id": "before"}, {"host": "a1b2c3"}, {"host": "a1b2c3", "machine_id": ""}])
-def test_a_crash_of_this_machine_or_of_a_container_with_another_name_blocks_nothing(home, monkeypatch, tmp_path, facts):
+def test_a_crash_of_this_machine_or_of_a_container_with_another_name_blocks_nothing(
+    folder, monkeypatch, tmp_path, facts
+):
     with host_of(monkeypatch, tmp_path, **facts):
-        ownership.take(home)
-    before = (home / "owner.json").read_text()
+        ownership.take(folder)
+    before = (folder / "owner.json").read_text()
 
-    ownership.take(home)
+    ownership.take(folder)
 
-    assert (home / "owner.json").read_text() != before
+    assert (folder / "owner.json").read_text() != before
+
+
+FAR = {"boot_id": "far", "machine_id": "far", "host": "alpha"}
+
+
+def test_a_local_disk_is_not_served_by_another_host(folder, monkeypatch, tmp_path):
+    """As of a container of an earlier boot, whose host name is gone."""
+    with host_of(monkeypatch, tmp_path, **FAR):
+        ownership.take(folder)
+    monkeypatch.setattr(ownership, "_is_on_local_disk", lambda _: True)
+
+    ownership.take(folder)
+
+    assert "alpha" not in (folder / "owner.json").read_text()
+
+
+def test_a_copy_on_a_local_disk_may_be_served_by_another_host(folder, monkeypatch, tmp_path):
+    with host_of(monkeypatch, tmp_path, **FAR):
+        ownership.take(folder)
+    monkeypatch.setattr(ownership, "_is_on_local_disk", lambda _: True)
+    (folder / "data").rename(folder / "before")
+    shutil.copytree(folder / "before", folder / "data")
+
+    with pytest.raises(DatabaseUnreachable, match="host 'alpha'"):
+        ownership.take(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])
-def test_an_owner_that_cannot_be_read_may_be_another_host(home, content):
-    (home / "owner.json").write_text(content)
+def test_an_owner_that_cannot_be_read_may_be_another_host(folder, content):
+    (folder / "owner.json").write_text(content)
 
     with pytest.raises(DatabaseUnreachable, match=r"host 'unknown' .* delete .*owner\.json"):
-        ownership.take(home)
+        ownership.take(folder)
 
 
-def test_two_hosts_that_start_at_the_same_moment_do_not_both_own_the_data(home, monkeypatch, tmp_path):
+def test_two_hosts_that_start_at_the_same_moment_do_not_both_own_the_data(folder, monkeypatch, tmp_path):
     look = ownership._find_owner
 
-    def overtaken(folder):
-        found = look(folder)
+    def overtaken(at):
+        found = look(at)
         with monkeypatch.context() as patched:
             patched.setattr(ownership, "_find_owner", look)
             with host_of(monkeypatch, tmp_path, boot_id="far", host="alpha"), suppress(DatabaseUnreachable):
-                ownership.take(home)
+                ownership.take(at)
         return found
 
     monkeypatch.setattr(ownership, "_find_owner", overtaken)
     with pytest.raises(DatabaseUnreachable, match="host 'alpha'"):
-        ownership.take(home)
+        ownership.take(folder)
 
-    owner = look(home)
+    owner = look(folder)
     assert owner
     assert owner.host == "alpha"
-    assert [path.name for path in home.iterdir()] == ["owner.json"]
+    assert {path.name for path in folder.iterdir()} == {"data", "owner.json"}

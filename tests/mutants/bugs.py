@@ -4586,8 +4586,8 @@ BUGS = (
     Bug(
         name="an owner of the embedded data on another host is ignored",
         file="onceload/ownership.py",
-        correct="    if owner and owner.may_run(_here()):\n",
-        wrong="    if False:\n",
+        correct="    raise _owned(folder, owner)\n",
+        wrong="    return owner\n",
         tests=(
             "tests/integration/test_ownership.py::"
             "test_a_server_that_may_run_on_another_host_is_not_started_a_second_time",
@@ -4653,5 +4653,12 @@ BUGS = (
             "tests/loads/test_rewritten_advice.py::"
             "test_the_command_that_replaces_a_rewritten_file_is_named_and_reports_the_rows_that_it_deleted",
         ),
+    ),
+    Bug(
+        name="a copy of the embedded data is taken for the disk of its owner",
+        file="onceload/ownership.py",
+        correct="owner.inode == here.inode and ",
+        wrong="",
+        tests=("tests/integration/test_ownership.py::test_a_copy_on_a_local_disk_may_be_served_by_another_host",),
     ),
 )
