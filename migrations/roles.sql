@@ -75,3 +75,6 @@ GRANT SELECT
       onceload.delivery, onceload.delivery_span, onceload.delivery_failure,
       onceload.snapshot, onceload.snapshot_producer, onceload.audit
    TO onceload_reader;
+
+GRANT SELECT, INSERT, UPDATE, DELETE ON onceload.attempt, onceload.waiting_file TO onceload_loader;
+GRANT SELECT ON onceload.attempt, onceload.waiting_file TO onceload_reader;

@@ -374,3 +374,31 @@ CREATE TABLE onceload.quality_result (
     CONSTRAINT quality_results_have_no_twins PRIMARY KEY (audit_id, number),
     CONSTRAINT quality_severity_is_known CHECK (severity IN ('critical', 'warning', 'info'))
 );
+
+-- The loads that are running, the last one that ended, and the last one that read all new files. By the name of the
+-- pipeline, because a load may fail before its pipeline is registered.
+CREATE TABLE onceload.attempt (
+    pipeline   text NOT NULL,
+    batch      text NOT NULL,
+    -- After `ended_at`, or without it: it is running, or was killed.
+    begun_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The last outcome of the batch: the exit code of the command, and the reason without values of records. It stays
+    -- during the next try.
+    ended_at   timestamptz,
+    exit_code  smallint,
+    reason     text,
+    -- When it began the last time that it has listed all files of the source, however it ended …
+    listed_at  timestamptz,
+    -- … and with success: files that it has not left were loaded, or came later.
+    looked_at  timestamptz,
+    CONSTRAINT attempts_have_no_twins PRIMARY KEY (pipeline, batch),
+    CONSTRAINT attempts_end_with_an_outcome CHECK (num_nulls(ended_at, exit_code, reason) IN (0, 3))
+);
+
+-- The files that the last load left, and since when they have been waiting.
+CREATE TABLE onceload.waiting_file (
+    pipeline  text NOT NULL,
+    name      text NOT NULL,
+    since     timestamptz NOT NULL,
+    CONSTRAINT waiting_files_have_no_twins PRIMARY KEY (pipeline, name)
+);

@@ -14,8 +14,9 @@ from sqlalchemy import Engine
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.terminal import words
-from onceload_core.errors import NotFound, OnceloadError
+from onceload_core.errors import OnceloadError
 from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.attempts import Left, find_left
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.plan import Plan, make_plan
@@ -59,10 +60,12 @@ class Lag:
     files: int
     #: Of the files that a load would read.
     bytes: int
-    #: Since when there have been new files without a commit, in seconds since 1970.
+    #: Since when the file has been waiting that waits for longest, in seconds since 1970.
     waiting_since: float | None
     #: How many files cannot be read or need a person, and the first of them.
     refused: int
+    #: Those of them that cannot be read.
+    unreadable: int = 0
     notes: tuple[Note, ...] = ()
     #: How many other files are not loaded, or not completely, and the first of them: what the next load reads, the
     #: oldest before others, and then what it leaves out.
@@ -91,11 +94,10 @@ class Unknown:
 
 @dataclass(frozen=True)
 class _Seen:
-    """An earlier look: the position, and since when files had been waiting."""
+    """A file that waits: since when, in seconds since 1970, and from which byte or row on, if that is known."""
 
-    at: float
-    position: int
-    waiting_since: float | None
+    since: float
+    first: int | None
 
 
 @dataclass
@@ -115,11 +117,14 @@ class Behind:
     #: By the name of the pipeline and the hour since 1970: the longest time, in seconds, for which files had waited
     #: when they were listed. Hours without a listing are missing.
     waits: dict[str, dict[int, float]] = field(default_factory=dict)
-    _before: dict[str, _Seen] = field(default_factory=dict)
+    _before: dict[str, dict[str, _Seen]] = field(default_factory=dict)
 
-    def look(self) -> None:
-        """Read the pipeline files, and measure every pipeline."""
-        self.measure(self.read())
+    def look(self, *, only: str | None = None) -> None:
+        """Read the pipeline files, and measure every pipeline or one."""
+        failed = self.read()
+        if only is not None:
+            self.described = {name: each for name, each in self.described.items() if name == only}
+        self.measure(failed)
 
     def read(self) -> dict[str, Unknown]:
         """Read the pipeline files, and return those that are wrong."""
@@ -143,18 +148,16 @@ class Behind:
                 # As soon as it is known, because others may take long.
                 self.seen = {**self.seen, name: (time.monotonic(), lag)}
                 self._remember(name, lag)
-            except (OnceloadError, OSError, ValueError) as error:
-                failed[name] = Unknown(reason=str(error), is_of_file=False)
+            except Exception as error:  # noqa: BLE001 - libraries of stores raise errors of their own.
+                failed[name] = Unknown(reason=str(error) or type(error).__name__, is_of_file=False)
         self._report(failed)
         self.seen = {name: seen for name, seen in self.seen.items() if name in described}
         self.failed = failed
 
     def _lag_of(self, declared: Declared) -> Lag:
         ledger, now = PostgresLedger(self.engine), time.time()
-        try:
-            position = int(ledger.position(declared.name))
-        except NotFound:
-            position = 0
+        # Read this first: what is loaded meanwhile is not in the plan.
+        left = find_left(self.engine, declared.name)
         with self.reaching(declared.source.path):
             plan = make_plan(declared, ledger, now_s=now)
         refused = [note for note in plan.notes if _is_refused(note)]
@@ -162,14 +165,14 @@ class Behind:
         remarks = [
             f"{note.name}: {note.reason}" for note in plan.notes if note in plan.remarks and not _is_refused(note)
         ]
-        files = len(plan.to_read) + sum(note.is_busy for note in plan.notes)
-        since = _waiting_since(plan, self._before.get(declared.name), position=position, now=now) if files else None
-        self._before[declared.name] = _Seen(at=now, position=position, waiting_since=since)
+        seen = _waiting_since(plan, left, self._before.get(declared.name, {}), now=now)
+        self._before[declared.name] = seen
         return Lag(
-            files=files,
+            files=len(seen),
             bytes=sum(file.bytes for file in plan.to_read),
-            waiting_since=since,
+            waiting_since=min((file.since for file in seen.values()), default=None),
             refused=len(refused),
+            unreadable=sum(not note.needs_a_person for note in refused),
             notes=tuple(refused[:_NAMES_MAX]),
             others=len(waiting),
             waiting=tuple(islice(waiting.values(), _NAMES_MAX)),
@@ -239,17 +242,23 @@ def _age(file: FileToRead) -> tuple[float, str]:
     return file.listed.modified_at or 0.0, file.listed.name
 
 
-def _waiting_since(plan: Plan, before: _Seen | None, *, position: int, now: float) -> float:
-    """Since when files have been waiting.
+def _waiting_since(plan: Plan, left: Left, before: Mapping[str, _Seen], *, now: float) -> dict[str, _Seen]:
+    """Since when each file has been waiting.
 
-    A file that grows has always just been modified, and one that was copied may have any time. So an earlier look
-    counts more: files that were waiting then, without a commit since, still wait; if there were none, none is older.
+    A load that leaves a file records since when it waits, and no other commit changes that. Another file came at the
+    time of its modification, which may be any. But it was not there when the last load began that left nothing else,
+    and one that grows was modified only now: an earlier look remembers it, as long as nothing of it is loaded.
     """
-    if before is not None and before.position == position and before.waiting_since is not None:
-        return before.waiting_since
-    modified = [each.listed.modified_at for each in plan.to_read if each.listed.modified_at is not None]
-    oldest = min([*modified, now])
-    return oldest if before is None else max(oldest, before.at)
+    firsts = {file.listed.name: file.spans[0][0] for file in plan.to_read if file.spans}
+    found = {}
+    for name, modified_at in plan.waiting.items():
+        first, known = firsts.get(name), before.get(name)
+        came = min(now if modified_at is None else modified_at, now)
+        if known is not None and first == known.first:
+            came = min(came, known.since)
+        since = left.since.get(name, came if left.looked_at is None else max(came, left.looked_at))
+        found[name] = _Seen(since=since, first=first)
+    return found
 
 
 def read_for_all_days(path: Path) -> Declared:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,9 +14,11 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
 from onceload.lag import Behind, Lag, Unknown
+from onceload.states import Found, State, all_found, state_of
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 from onceload_core.errors import ExitCode, OnceloadError, SettingRefused
+from onceload_core.postgres.attempts import look_attempts
 from onceload_core.postgres.connection import Record
 from onceload_core.postgres.metrics import MetricsReader, Sums
 
@@ -42,7 +45,7 @@ class Metrics(Collector):
     """The collector behind one scrape."""
 
     def __init__(self, engine: Engine, behind: Behind | None) -> None:
-        self._reader = MetricsReader(engine)
+        self._engine, self._reader = engine, MetricsReader(engine)
         self._behind = behind
         self._one_at_a_time = threading.Lock()
 
@@ -54,8 +57,10 @@ class Metrics(Collector):
         """All metrics; if the database does not answer, only that fact."""
         with self._one_at_a_time:
             up = _up()
+            found: list[Found] = []
             try:
                 rows = self._reader.look()
+                found = all_found([row for row, _ in rows], look_attempts(self._engine), self._behind)
             except OnceloadError as error:
                 words(str(error))
                 rows = []
@@ -65,13 +70,14 @@ class Metrics(Collector):
             yield up
             yield from _of_now([row for row, _ in rows])
             yield from _of_commits([(row.name, sums) for row, sums in rows])
+            yield _states(found)
             if self._behind is not None:
                 yield from _lags(self._behind.seen, self._behind.failed)
 
 
 def families() -> list[Metric]:
     """Every metric, without values."""
-    return [_up(), *_of_now([]), *_of_commits([]), *_lags({}, {})]
+    return [_up(), *_of_now([]), *_of_commits([]), _states([]), *_lags({}, {})]
 
 
 def _up() -> GaugeMetricFamily:
@@ -105,20 +111,31 @@ def _of_commits(all_sums: Sequence[tuple[str, Sums]]) -> Iterator[Metric]:
     yield from (commits, records, size)
 
 
+def _states(every: Sequence[Found]) -> GaugeMetricFamily:
+    states = _gauge("state", "1 for each state that applies (see `onceload status`), else 0.", "state")
+    for found in every:
+        verdict = state_of(found, now=datetime.now(UTC))
+        for state in State:
+            states.add_metric([found.name, state], state in verdict.states)
+    return states
+
+
 def _lags(seen: Mapping[str, tuple[float, Lag]], failed: Mapping[str, Unknown]) -> Iterator[Metric]:
     known = _gauge("lag_known", "1 if the files could be listed, else 0.")
     files = _gauge("lag_files", "Files with new records, or that are being loaded.")
     size = _gauge("lag_bytes", "Bytes that a load would read; for compressed files, the compressed size.")
     refused = _gauge("refused_files", "Files that cannot be read, or need a person.")
+    wait = _gauge("waiting_seconds", "How long the new file has waited that has waited longest; 0 without new files.")
     age = _gauge("lag_age_seconds", "Seconds since the files were last listed.")
     for name, (seen_at, lag) in seen.items():
         files.add_metric([name], lag.files)
         size.add_metric([name], lag.bytes)
         refused.add_metric([name], lag.refused)
+        wait.add_metric([name], 0.0 if lag.waiting_since is None else time.time() - lag.waiting_since)
         age.add_metric([name], time.monotonic() - seen_at)
     for name in seen.keys() | failed.keys():
         known.add_metric([name], name not in failed)
-    return iter((known, files, size, refused, age))
+    return iter((known, files, size, refused, wait, age))
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -3,21 +3,23 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from onceload.databases import open_database
 from onceload.pipeline import Pipeline
 from onceload.terminal import counted
-from onceload_core.errors import NotFound
+from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.names import Batch, Position
 from onceload_core.pause import Pause
 from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.attempts import Ended, begin, end, withdraw
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.pausing import find_pause
 from onceload_jobs.files.notes import held_in_words, problems_of
 from onceload_jobs.load.engine import Engine, engine_for
+from onceload_jobs.load.recorded import ended_by
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.plan.plan import Plan
 from onceload_jobs.read.limits import note_nothing_good
@@ -50,6 +52,8 @@ class Found:
     needs_a_person: str
     #: Until the pipeline is resumed, a load would do nothing.
     is_paused: bool = False
+    #: How a run ends that finds this; None if it has something to load, waits for another load, or is paused.
+    ended: Ended | None = None
 
     @property
     def is_anything_new(self) -> bool:
@@ -75,17 +79,17 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
             open_now = board.open_work(named, is_staged=not declared.is_direct).count
         is_held = PostgresBatches(engine, declared.name).is_held(named)
     size = sum(file.bytes for file in plan.to_read)
-    found = (
+    line = (
         f"{counted(len(plan.to_read), 'file')} with {counted(size, 'new byte')}, "
         f"{counted(plan.done, 'file')} without new bytes, "
         f"{open_now:,} open {'delivery' if open_now == 1 else 'deliveries'}"
     )
     engine_now = engine_for(declared, plan.to_read)
-    return Found(
+    found = Found(
         files=len(plan.to_read),
         bytes=size,
         news=_news(plan),
-        lines=(found, *_files(plan, engine_now), *(f"{note.name}: {note.reason}" for note in plan.notes)),
+        lines=(line, *_files(plan, engine_now), *(f"{note.name}: {note.reason}" for note in plan.notes)),
         engine=engine_now,
         open=open_now,
         is_held=is_held,
@@ -93,6 +97,26 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         held=held_in_words(note for note in plan.notes if note.is_kept),
         needs_a_person=problems_of(plan.notes),
     )
+    if found.is_anything_new or found.is_busy:
+        return found
+    return replace(found, ended=ended_by(plan, is_whole=not only and declared.source.is_whole))
+
+
+def look_for_run(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False, batch: str) -> Found:
+    """Look before a run of this batch, and record that it has begun, or how it ends if it has nothing to load."""
+    named = Batch(batch)
+    with open_database(pipeline.settings) as engine:
+        begin(engine, pipeline.name, named)
+        try:
+            found = look(pipeline, only=only, replaces=replaces, batch=batch)
+        except OnceloadError as error:
+            end(engine, pipeline.name, named, Ended(exit_code=error.exit_code, reason=type(error).__name__))
+            raise
+        if found.ended is not None:
+            end(engine, pipeline.name, named, found.ended)
+        elif not found.is_anything_new:
+            withdraw(engine, pipeline.name, named)
+    return found
 
 
 def _files(plan: Plan, engine_now: Engine) -> Iterator[str]:

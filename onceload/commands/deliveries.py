@@ -20,7 +20,7 @@ from onceload.commands.arguments import (
     sentence,
     wait_argument,
 )
-from onceload.commands.reports import code_of, print_report
+from onceload.commands.reports import print_report
 from onceload.settings import Settings, user_name
 from onceload.terminal import on_terminal, show_json, show_table, words
 from onceload_core.delivery import State
@@ -95,7 +95,7 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
             _print_news(report, shown, is_follower=arguments.follow)
             shown = set(report.notes)
             total = report if total is None else total.and_then(report)
-            code = code_of(report.notes, is_idle=not report.records)
+            code = report.exit_code
     if arguments.json and total is not None:
         show_json({**asdict(total), "rows_per_s": total.rows_per_s})
     if not stopped.is_set():

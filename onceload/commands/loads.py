@@ -19,7 +19,7 @@ from onceload.commands.arguments import (
     read_declared,
     seconds,
 )
-from onceload.commands.reports import code_of, print_pause, print_report, print_staged, watching
+from onceload.commands.reports import print_pause, print_report, print_staged, watching
 from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload.terminal import (
@@ -98,6 +98,8 @@ def validate(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     """Show what a load would read, and why it skips the rest."""
+    from onceload_jobs.files.notes import code_of
+
     pipeline = Pipeline(read_declared(arguments), settings)
     with open_database(settings) as engine:
         found = pipeline.plan(only=arguments.only, replaces=arguments.replace)
@@ -148,7 +150,7 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
     if report.staged is not None:
         return Outcome(exit_code=ExitCode.DONE, held=report.held, ignored_fields=report.ignored_fields)
     return Outcome(
-        exit_code=code_of(report.notes, is_idle=not report.records),
+        exit_code=report.exit_code,
         message=report.problems,
         held=report.held,
         ignored_fields=report.ignored_fields,
@@ -176,7 +178,7 @@ def publish(arguments: Arguments, settings: Settings) -> ExitCode:
     print_report(report)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
-    return code_of(report.notes)
+    return report.exit_code
 
 
 def audit(arguments: Arguments, settings: Settings) -> ExitCode:

@@ -31,8 +31,10 @@ OVERVIEW: dict[str, dict[str, str]] = {
         "verify": "compare files and rows with the ledger, and list the differences",
         "why": "explain why a file is or is not loaded, and what the next load does with it",
     },
+    "status": {
+        "status": "show each pipeline with its state, what to do, its position and its last commit",
+    },
     "views": {
-        "status": "show each pipeline with its position, last commit and last snapshot",
         "producers": "show the producers of a pipeline (files or devices), and what is loaded of each",
         "ledger": "show the commits of a pipeline, newest first",
         "sessions": "show the sessions of a pipeline, their epochs and what they hold",

@@ -19,7 +19,7 @@ from onceload.commands.arguments import (
     seconds,
     sentence,
 )
-from onceload.commands.reports import code_of, watching
+from onceload.commands.reports import watching
 from onceload.settings import Settings
 from onceload.sources import has_source
 from onceload.terminal import lines_of_words, on_terminal, show_json, words
@@ -160,7 +160,7 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
         words("the result was not compared; use --snapshot FILE to compare it with an exported snapshot")
     elif _print_comparison(done.comparison):
         return ExitCode.NEEDS_A_PERSON
-    return code_of(done.report.notes, is_idle=not done.report.records)
+    return done.report.exit_code
 
 
 def _print_comparison(found: "Comparison") -> bool:

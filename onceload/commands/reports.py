@@ -1,6 +1,6 @@
 """Progress and result messages of a load."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -14,26 +14,13 @@ from onceload.terminal import (
     time_in_words,
     words,
 )
-from onceload_core.errors import ExitCode
 from onceload_core.pause import Pause
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from onceload_jobs.files.notes import Note
     from onceload_jobs.load.report import Report
     from onceload_jobs.recover.retry import RetryReport
     from onceload_jobs.work.progress import OnProgress, Progress, Waiting
-
-
-def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
-    """The exit code: a file that needs a person stops no other file, but the caller must learn of it.
-
-    Nothing new is a success. Nothing loaded because files were unreadable, or held by unfinished loads, is not.
-    """
-    if any(note.needs_a_person for note in notes):
-        return ExitCode.NEEDS_A_PERSON
-    is_left = any(note.is_busy or (is_idle and note.is_unreadable) for note in notes)
-    return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
 
 
 def print_ignored(report: "Report | RetryReport") -> None:

@@ -1,4 +1,4 @@
-"""The commands that show the database's tables: status, producers, ledger, sessions, audits."""
+"""The commands that show the database's tables: producers, ledger, sessions, audits."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
 
     def run(arguments: Arguments, settings: Settings) -> ExitCode:
         with open_database(settings) as engine:
-            pipeline = arguments.pipeline or (None if view == "status" else only_pipeline(engine))
+            pipeline = arguments.pipeline or only_pipeline(engine)
             rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit + 1)
         if len(rows) > arguments.limit:
             rows.pop()
@@ -35,9 +35,6 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
             show_json({view: rows})
         else:
             show_table(_shown_columns(view, rows), nothing=f"nothing to show: no {_NOTHING[view]} yet")
-        for row in rows:
-            if not_again := row.get("not_loaded_again"):
-                words(_NOT_LOADED_AGAIN.format(row["pipeline"], not_again))
         return ExitCode.DONE
 
     return run
@@ -46,18 +43,10 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
 def _shown_columns(view: View, rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """The columns that fit a screen; --json has them all."""
     left_out = _LEFT_OUT.get(view, ())
-    shown = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
-    if not any(row.get("paused_at") for row in rows):
-        return shown
-    return [shown_row | {"paused": _pause_of(row)} for shown_row, row in zip(shown, rows, strict=True)]
-
-
-def _pause_of(row: dict[str, object]) -> str | None:
-    return f"by {row['paused_by']}: {row['pause_reason']}" if row["paused_at"] else None
+    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
 
 _VIEWS: dict[View, str] = {
-    "status": "show each pipeline with its position, last commit and last snapshot",
     "producers": "show the producers of a pipeline (files or devices), and what is loaded of each",
     "ledger": "show the commits of a pipeline, newest first",
     "sessions": "show the sessions of a pipeline, their epochs and what they hold",
@@ -66,7 +55,6 @@ _VIEWS: dict[View, str] = {
 
 
 _NOTHING: dict[View, str] = {
-    "status": "pipeline",
     "producers": "producer",
     "ledger": "commit",
     "sessions": "session",
@@ -75,14 +63,7 @@ _NOTHING: dict[View, str] = {
 }
 
 
-_NOT_LOADED_AGAIN = (
-    "pipeline {}: producers of which records are not loaded again since a rewind: {}. `onceload verify` says which of "
-    "them the next load does not bring"
-)
-
-
 _LEFT_OUT: dict[View, tuple[str, ...]] = {
-    "status": ("paused_at", "paused_by", "pause_reason", "not_loaded_again"),
     "producers": ("generation", "size"),
     "ledger": ("filtered", "bytes", "epoch", "dag_id", "run_id", "try_number"),
     "audits": ("suite", "checked", "observed", "sample", "audited_at"),

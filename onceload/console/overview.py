@@ -9,8 +9,9 @@ from sqlalchemy import Engine
 
 from onceload.console.hours import History, Hours
 from onceload.console.reading import reading
-from onceload.console.states import Found, State, next_run, state_of
 from onceload.lag import Behind, Lag
+from onceload.states import Found, State, all_found, next_run, state_of
+from onceload_core.postgres.attempts import look_attempts
 from onceload_core.postgres.connection import Record, array, statements
 from onceload_core.postgres.metrics import look_now
 
@@ -44,6 +45,8 @@ class Line:
     name: str
     state: State
     reason: str
+    #: What to do; empty if there is nothing to do.
+    next: str
     found: Found
     #: How long ago its files were listed.
     lag_age_s: float | None = None
@@ -82,24 +85,19 @@ def names_of(engine: Engine) -> list[str]:
 
 def lines_of(engine: Engine, behind: Behind | None, *, now: datetime, only: str | None = None) -> list[Line]:
     """Every pipeline, the worst first; known by the database, or by its pipeline file alone."""
-    rows = {row.name: row for row in look_now(engine, only=only)}
-    files = [] if behind is None else [*behind.seen, *behind.failed, *behind.described]
-    names = dict.fromkeys([*rows, *(name for name in files if only in (None, name))])
-    lines = [_line(name, rows.get(name), behind, now=now) for name in names]
+    every = all_found(look_now(engine, only=only), look_attempts(engine, only=only), behind, only=only)
+    lines = [_line(found, behind, now=now) for found in every]
     return sorted(lines, key=lambda line: (line.state.badness, line.name))
 
 
-def _line(name: str, row: Record | None, behind: Behind | None, *, now: datetime) -> Line:
-    seen_at, lag = behind.seen.get(name, (None, None)) if behind else (None, None)
-    described = behind.described.get(name) if behind else None
-    failed = behind.failed.get(name) if behind else None
-    declared = described.declared if described else None
-    found = Found(row=row, lag=lag, failed=failed, declared=declared)
-    state, reason = state_of(found, now=now)
+def _line(found: Found, behind: Behind | None, *, now: datetime) -> Line:
+    seen_at, _ = behind.seen.get(found.name, (None, None)) if behind else (None, None)
+    declared, verdict = found.declared, state_of(found, now=now)
     return Line(
-        name=name,
-        state=state,
-        reason=reason,
+        name=found.name,
+        state=verdict.state,
+        reason=verdict.reason,
+        next=verdict.next,
         found=found,
         lag_age_s=None if seen_at is None else time.monotonic() - seen_at,
         next_run=next_run(declared, now=now) if declared else None,

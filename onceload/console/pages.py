@@ -29,12 +29,12 @@ from onceload.console.quarantine import check_size, ids_of_kind, newest_id, quar
 from onceload.console.rendering import rendered
 from onceload.console.rewritten import comparison_of
 from onceload.console.rows import search
-from onceload.console.states import State
 from onceload.console.watching import Watch
 from onceload.lag import Behind, Described
 from onceload.quarantine_file import line_of
 from onceload.quarantined import readable
 from onceload.sources import has_source
+from onceload.states import State
 from onceload_core.errors import NotFound
 from onceload_core.postgres.quarantine import Selection, choose, find_records
 from onceload_jobs.files.addresses import shown

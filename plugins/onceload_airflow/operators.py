@@ -131,7 +131,11 @@ class Plan(ShortCircuitOperator, _OfPipeline):
         return super().execute(context)
 
     def _is_anything_new(self, context: "Context") -> bool:
-        found = self.look(context, batch=batch_of(context))
+        from onceload.runs import look_for_run
+
+        with in_airflows_words():
+            files, replaces = chosen_files(context), is_replacing(context)
+            found = look_for_run(self.pipeline(context), only=files, replaces=replaces, batch=batch_of(context))
         for line in found.lines:
             self.log.info(line)
         if not found.is_anything_new and found.needs_a_person:

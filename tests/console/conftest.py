@@ -89,6 +89,7 @@ def _load_all(day: Day, patched: pytest.MonkeyPatch) -> None:
     day.load("well")
     day.write("late/a.jsonl", '{"n": 1}\n')
     day.load("late")
+    day.ask("UPDATE onceload.attempt SET looked_at = looked_at - interval '3 hours' WHERE pipeline = 'late'")
     day.write("late/b.jsonl", '{"n": 2}\n', age_s=_TWO_HOURS_S)
     day.write("rewritten/a.jsonl", '{"n": 1}\n{"n": 2}\n')
     day.load("rewritten")

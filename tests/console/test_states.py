@@ -7,60 +7,118 @@ from typing import Any
 
 import pytest
 
-from onceload.console.states import Found, State, late_since, next_run, state_of
-from onceload.lag import Lag, Unknown
+from onceload.lag import Described, Lag, Unknown
 from onceload.pipeline_file import parse_pipeline
+from onceload.states import Found, State, late_since, next_run, state_of
 
 NOW = datetime(2026, 3, 1, 12, 2, tzinfo=UTC)
 QUIET = {"paused_at": None, "dead": 0, "audit_passed": None, "oldest_work_age_s": None, "sessions_alive": 0,
-         "last_commit_age_s": None}  # fmt: skip
+         "last_commit_age_s": None, "quarantined": 0, "records_beside": 0, "name": "events"}  # fmt: skip
+ENDED = {"batch": "b", "exit_code": 0, "reason": "", "ended_age_s": 60.0, "running": None, "running_age_s": None,
+         "listed_age_s": None}  # fmt: skip
 
 
 def row(**changes: Any) -> Any:
     return SimpleNamespace(**QUIET | changes)
 
 
+def attempt(**changes: Any) -> Any:
+    return SimpleNamespace(**ENDED | changes)
+
+
+def found(**facts: Any) -> Found:
+    return Found(**{"name": "events", "row": row()} | facts)
+
+
 PAUSED = row(paused_at=NOW, paused_by="ann", pause_reason="the file is wrong")
 
 
-def lag(*, files: int = 0, refused: int = 0, waiting_s: float | None = None) -> Lag:
+def lag(*, files: int = 0, refused: int = 0, unreadable: int = 0, waiting_s: float | None = None) -> Lag:
     since = None if waiting_s is None else NOW.timestamp() - waiting_s
-    return Lag(files=files, bytes=0, waiting_since=since, refused=refused)
+    return Lag(files=files, bytes=0, waiting_since=since, refused=refused, unreadable=unreadable)
 
 
-def declared(schedule: str | None) -> Any:
+def described(schedule: str | None = None, **keys: Any) -> Described:
+    return Described(path=Path("events.yaml"), declared=declared(schedule, **keys))
+
+
+def declared(schedule: str | None, **keys: Any) -> Any:
     described = {
         "pipeline": "events",
         "source": {"path": str(Path("/landing/*.jsonl")), "format": "jsonl"},
         "columns": {"n": "bigint"},
         "target": {"table": "public.events"},
     }
-    return parse_pipeline(described | ({"schedule": schedule} if schedule else {}))
+    return parse_pipeline(described | ({"schedule": schedule} if schedule else {}) | keys)
+
+
+AWAY = Unknown(reason="the store is away", is_of_file=False)
 
 
 @pytest.mark.parametrize(
-    ("found", "state"),
+    ("facts", "state"),
     [
-        (Found(row=None), State.NEW),
-        (Found(row=row()), State.FINE),
-        (Found(row=row(), lag=lag()), State.FINE),
-        (Found(row=row(sessions_alive=2)), State.LOADING),
-        (Found(row=row(audit_passed=True)), State.FINE),
-        (Found(row=row(audit_passed=False)), State.NEEDS_A_PERSON),
-        (Found(row=row(dead=1, sessions_alive=1)), State.NEEDS_A_PERSON),
-        (Found(row=row(), lag=lag(refused=1)), State.NEEDS_A_PERSON),
-        (Found(row=None, failed=Unknown(reason="line 3: no such key", is_of_file=True)), State.NEEDS_A_PERSON),
-        (Found(row=row(), failed=Unknown(reason="the store is away", is_of_file=False)), State.FINE),
-        (Found(row=PAUSED), State.PAUSED),
-        (Found(row=PAUSED, lag=lag(refused=1)), State.NEEDS_A_PERSON),
-        (Found(row=row(paused_at=NOW, paused_by="ann", pause_reason="x", oldest_work_age_s=301.0)), State.PAUSED),
-        (Found(row=row(oldest_work_age_s=299.0)), State.FINE),
-        (Found(row=row(oldest_work_age_s=301.0)), State.STUCK),
-        (Found(row=row(oldest_work_age_s=301.0, sessions_alive=1)), State.LOADING),
+        ({"row": None}, State.NEW),
+        ({}, State.FINE),
+        ({"lag": lag()}, State.FINE),
+        ({"row": row(sessions_alive=2)}, State.LOADING),
+        ({"row": row(audit_passed=True)}, State.FINE),
+        ({"row": row(audit_passed=False)}, State.NEEDS_A_PERSON),
+        ({"row": row(dead=1, sessions_alive=1)}, State.NEEDS_A_PERSON),
+        ({"lag": lag(refused=1)}, State.NEEDS_A_PERSON),
+        ({"row": None, "failed": Unknown(reason="line 3: no such key", is_of_file=True)}, State.NEEDS_A_PERSON),
+        ({"failed": AWAY}, State.UNREADABLE),
+        ({"row": None, "failed": AWAY}, State.UNREADABLE),
+        ({"row": row(sessions_alive=1), "failed": AWAY}, State.UNREADABLE),
+        ({"failed": AWAY, "lag": lag(files=1, waiting_s=10**6), "described": described("@hourly")}, State.UNREADABLE),
+        ({"lag": lag(refused=1, unreadable=1)}, State.UNREADABLE),
+        ({"lag": lag(refused=2, unreadable=1)}, State.NEEDS_A_PERSON),
+        ({"attempt": attempt()}, State.FINE),
+        ({"attempt": attempt(exit_code=2, reason="SettingRefused")}, State.FAILED),
+        ({"row": None, "attempt": attempt(exit_code=2, reason="SettingRefused")}, State.FAILED),
+        ({"attempt": attempt(running="c", running_age_s=899.0)}, State.FINE),
+        ({"attempt": attempt(running="c", running_age_s=901.0)}, State.STUCK),
+        ({"row": row(sessions_alive=1), "attempt": attempt(running="c", running_age_s=901.0)}, State.LOADING),
+        ({"row": PAUSED}, State.PAUSED),
+        ({"row": PAUSED, "lag": lag(refused=1)}, State.NEEDS_A_PERSON),
+        ({"row": PAUSED, "failed": AWAY}, State.UNREADABLE),
+        (
+            {"row": row(paused_at=NOW, paused_by="ann", pause_reason="x", oldest_work_age_s=301.0)},
+            State.PAUSED,
+        ),
+        ({"row": row(oldest_work_age_s=299.0)}, State.FINE),
+        ({"row": row(oldest_work_age_s=301.0)}, State.STUCK),
+        ({"row": row(oldest_work_age_s=301.0, sessions_alive=1)}, State.LOADING),
     ],
 )
-def test_the_worst_of_what_is_known_is_the_state(found, state):
-    assert state_of(found, now=NOW)[0] is state
+def test_the_worst_of_what_is_known_is_the_state(facts, state):
+    assert state_of(found(**facts), now=NOW).state is state
+
+
+@pytest.mark.parametrize(
+    ("held", "declared_max", "state"),
+    [
+        (10, None, State.FINE),
+        (11, None, State.QUARANTINE),
+        (109, None, State.QUARANTINE),
+        (109, "20%", State.FINE),
+        (11, "1.05%", State.QUARANTINE),
+        (6, 5, State.QUARANTINE),
+        (5, 5, State.FINE),
+    ],
+)
+def test_quarantined_records_beyond_the_bound_are_a_state(held, declared_max, state):
+    keys: dict[str, Any] = {} if declared_max is None else {"quality": {"quarantined_max": declared_max}}
+    facts = found(row=row(quarantined=held, records_beside=1000), described=described(**keys))
+
+    assert state_of(facts, now=NOW).state is state
+
+
+def test_the_reason_of_a_quarantine_is_its_share_and_its_bound():
+    verdict = state_of(found(row=row(quarantined=109, records_beside=1000)), now=NOW)
+
+    assert verdict.reason == "109 records in quarantine, 10.9% of the records loaded with them (bound: 1%)"
+    assert verdict.next == "run `onceload quarantine list --pipeline events`"
 
 
 @pytest.mark.parametrize(
@@ -76,31 +134,43 @@ def test_the_worst_of_what_is_known_is_the_state(found, state):
     ],
 )
 def test_a_file_is_late_if_two_runs_have_begun_since(schedule, age_s, state):
-    found = Found(row=row(), lag=lag(files=1, waiting_s=age_s), declared=declared(schedule))
+    facts = found(lag=lag(files=1, waiting_s=age_s), described=described(schedule))
 
-    assert state_of(found, now=NOW)[0] is state
+    assert state_of(facts, now=NOW).state is state
+
+
+@pytest.mark.parametrize(
+    ("schedule", "state"), [("@hourly", State.LATE), ("on_arrival", State.FINE), (None, State.FINE)]
+)
+def test_a_file_that_always_grows_is_late_if_two_runs_have_loaded_nothing(schedule, state):
+    facts = found(
+        lag=lag(files=1, waiting_s=1), described=described(schedule), attempt=attempt(listed_age_s=3 * 3600.0)
+    )
+
+    assert state_of(facts, now=NOW).state is state
 
 
 @pytest.mark.parametrize("of_session", [{"oldest_work_age_s": 2000.0}, {"last_commit_age_s": 10.0}])
 def test_a_file_that_is_being_loaded_is_not_late(of_session):
     alive = row(sessions_alive=1, **of_session)
-    found = Found(row=alive, lag=lag(files=1, waiting_s=10**6), declared=declared("@hourly"))
+    facts = found(row=alive, lag=lag(files=1, waiting_s=10**6), described=described("@hourly"))
 
-    assert state_of(found, now=NOW)[0] is State.LOADING
+    assert state_of(facts, now=NOW).state is State.LOADING
 
 
 @pytest.mark.parametrize("of_session", [{}, {"last_commit_age_s": 3600.0}])
 def test_a_session_that_is_alive_and_takes_nothing_hides_no_late_file(of_session):
     alive = row(sessions_alive=1, **of_session)
-    found = Found(row=alive, lag=lag(files=1, waiting_s=10**6), declared=declared("on_arrival"))
+    facts = found(row=alive, lag=lag(files=1, waiting_s=10**6), described=described("on_arrival"))
 
-    assert state_of(found, now=NOW)[0] is State.LATE
+    assert state_of(facts, now=NOW).state is State.LATE
 
 
 def test_all_reasons_of_the_worst_state_are_shown_and_no_others():
-    found = Found(row=row(dead=2, oldest_work_age_s=400.0), lag=lag(refused=1))
+    verdict = state_of(found(row=row(dead=2, oldest_work_age_s=400.0), lag=lag(refused=1)), now=NOW)
 
-    assert state_of(found, now=NOW) == (State.NEEDS_A_PERSON, "1 file cannot be loaded; 2 dead letters")
+    assert (verdict.state, verdict.reason) == (State.NEEDS_A_PERSON, "1 file cannot be loaded; 2 dead letters")
+    assert verdict.states == {State.NEEDS_A_PERSON, State.STUCK}
 
 
 def test_the_next_run_is_that_of_the_schedule():
@@ -121,6 +191,6 @@ def test_a_file_of_friday_is_not_late_before_the_runs_of_monday_and_tuesday():
 
 
 def test_a_pause_is_shown_beside_what_needs_a_person():
-    assert state_of(Found(row=PAUSED, lag=lag(refused=1)), now=NOW)[1] == (
+    assert state_of(found(row=PAUSED, lag=lag(refused=1)), now=NOW).reason == (
         "1 file cannot be loaded; paused by ann since 2026-03-01 12:02Z: the file is wrong"
     )

@@ -93,7 +93,7 @@ def test_a_load_that_cannot_be_audited_begins_nothing(dsn, monkeypatch):
 
     assert done.returncode == 2
     assert "pip install 'onceload[quality]'" in done.stderr
-    assert "nothing to show" in onceload("status", ONCELOAD_DSN=dsn).stderr
+    assert "nothing to show" in onceload("status", "--pipelines", "none", ONCELOAD_DSN=dsn).stderr
 
 
 #: Python runs this when a process starts. It notes which processes import pandas.
@@ -155,7 +155,7 @@ def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, 
 
 
 def test_an_empty_answer_is_printed_in_words(dsn):
-    done = in_a_process("status", ONCELOAD_DSN=dsn)
+    done = in_a_process("status", "--pipelines", "none", ONCELOAD_DSN=dsn)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing to show: no pipeline yet\n")
 

@@ -79,7 +79,7 @@ def test_they_say_what_the_ledger_says(folder, dsn, capsys):
     assert call(as_member(dsn, "onceload_reader"), "metrics", "--pipelines", str(folder / "pipelines")) == 0
 
     found = figures(capsys.readouterr().out)
-    ages = {name for name in found if name[0].endswith("age_seconds")}
+    ages = {name for name in found if name[0].endswith(("age_seconds", "waiting_seconds"))}
     assert {name: value for name, value in found.items() if name not in ages and value} == {
         ("up",): 1,
         ("position", "events"): 1,
@@ -94,9 +94,13 @@ def test_they_say_what_the_ledger_says(folder, dsn, capsys):
         ("lag_bytes", "events"): 9,
         ("lag_known", "events"): 1,
         ("lag_known", "empty"): 1,
+        ("state", "events", "fine"): 1,
+        ("state", "empty", "new"): 1,
     }
     assert ages == {(f"{what}_age_seconds", "events") for what in ("last_commit", "snapshot", "lag")} | {
-        ("lag_age_seconds", "empty")
+        ("lag_age_seconds", "empty"),
+        ("waiting_seconds", "empty"),
+        ("waiting_seconds", "events"),
     }
     assert all(0 <= found[name] < PATIENCE_S for name in ages)
 

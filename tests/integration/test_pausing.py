@@ -275,18 +275,20 @@ def test_a_command_on_an_unknown_pipeline_is_wrong_use(dsn, ledger):
         assert onceload(*command, ONCELOAD_DSN=dsn).returncode == ExitCode.WRONG_USE
 
 
-def test_the_status_shows_a_pause_and_has_no_column_for_it_without_one(engine, dsn, ledger):
+def test_the_status_shows_a_pause_with_its_user_and_its_reason(engine, dsn, ledger):
     ledger.declare(Pipeline(name="other"))
-    before = onceload("status", ONCELOAD_DSN=dsn).stdout
+    before = onceload("status", "--pipelines", "none", ONCELOAD_DSN=dsn).stdout
     pause(engine, "events", by="ann", why=WHY)
 
-    table = onceload("status", ONCELOAD_DSN=dsn).stdout.splitlines()
+    done = onceload("status", "--pipelines", "none", ONCELOAD_DSN=dsn)
 
     assert "paused" not in before
-    assert table[0].split()[-1] == "paused"
-    assert table[1].endswith(f"by ann: {WHY}")
-    assert table[2].endswith("-")
-    found = called(dsn, "status")[1]["status"]
+    table = done.stdout.splitlines()
+    assert table[1].split()[:2] == ["events", "paused"]
+    assert table[1].endswith(f": {WHY}")
+    assert table[2].split()[:2] == ["other", "fine"]
+    assert "To do: run `onceload resume events`" in done.stderr
+    found = called(dsn, "status", "--pipelines", "none")[1]["status"]
     assert [(each["pipeline"], each["paused_by"], each["pause_reason"]) for each in found] == [
         ("events", "ann", WHY),
         ("other", None, None),

@@ -7,13 +7,12 @@ import pytest
 from sqlalchemy import text
 
 from onceload.choices import chosen
-from onceload.commands.reports import code_of
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings
 from onceload_core.replay import replay
-from onceload_jobs.files.notes import Note
+from onceload_jobs.files.notes import Note, code_of
 from onceload_jobs.formats.chunks import LastLineOpen
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onceload.commands.reports import code_of
 from onceload_core.errors import ExitCode
+from onceload_jobs.files.notes import code_of
 from onceload_jobs.pipeline.declared import Identity, Publish
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads, line

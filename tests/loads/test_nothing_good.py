@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceload.commands.reports import code_of, print_report
+from onceload.commands.reports import print_report
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import ExitCode
 from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_core.postgres.quarantine import Selection, choose
 from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note
+from onceload_jobs.files.notes import Note, code_of
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column

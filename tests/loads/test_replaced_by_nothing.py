@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from onceload.choices import chosen
-from onceload.commands.reports import code_of
 from onceload_core.errors import ExitCode
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings
 from onceload_core.replay import replay
+from onceload_jobs.files.notes import code_of
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.load.staged.kept_batch import publish_batch

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from onceload.commands.reports import code_of
 from onceload_core.errors import ExitCode
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.postgres import PostgresSnapshots, recover_state
+from onceload_jobs.files.notes import code_of
 from onceload_jobs.pipeline.declared import Publish
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import line

@@ -9,8 +9,9 @@ from onceload import schema
 FIRST = "0001"
 THIS = schema.head()
 NEXT = f"{int(THIS) + 1:04}"
-#: Lines of roles.sql on what later migrations have added.
-_LATER = re.compile(r"UPDATE \(layout\)|onceload\.loaded_file")
+#: What a line of roles.sql says of a column that a later migration has added.
+_LATER = "UPDATE (layout)"
+_TABLE = re.compile(r"onceload\.\w+")
 _MIGRATION = """
 from alembic import op
 
@@ -39,6 +40,10 @@ def only_the_first(folder: Path) -> Path:
     for path in (folder / "versions").glob("*.py"):
         if not path.name.startswith(f"{FIRST}_"):
             path.unlink()
+    # It granted no rights on later tables and columns.
     roles = folder / "roles.sql"
-    roles.write_text("".join(each for each in roles.read_text().splitlines(keepends=True) if not _LATER.search(each)))
+    first = (folder / "versions" / "0001_first_version.py").read_text()
+    lines = roles.read_text().splitlines()
+    kept = [each for each in lines if _LATER not in each and all(table in first for table in _TABLE.findall(each))]
+    roles.write_text("\n".join(kept))
     return folder

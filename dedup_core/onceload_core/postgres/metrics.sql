@@ -19,8 +19,7 @@ SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producer
        extract(epoch FROM clock_timestamp() - (
            SELECT max(taken_at) FROM onceload.snapshot
             WHERE snapshot.pipeline_id = pipeline.pipeline_id)) AS snapshot_age_s,
-       (SELECT count(*) FROM onceload.quarantine
-         WHERE quarantine.pipeline_id = pipeline.pipeline_id AND quarantine.state = 'held') AS quarantined,
+       bad.quarantined, bad.records_beside,
        (SELECT count(*) FROM onceload.session
          WHERE session.pipeline_id = pipeline.pipeline_id
            AND session.lease_until > clock_timestamp()) AS sessions_alive,
@@ -35,6 +34,15 @@ SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producer
   LEFT JOIN LATERAL (
        SELECT passed FROM onceload.audit
         WHERE audit.pipeline_id = pipeline.pipeline_id ORDER BY audit_id DESC LIMIT 1) AS audit ON true
+ CROSS JOIN LATERAL (
+       -- With how many records the commits had that quarantined them.
+       SELECT CAST(coalesce(sum(held.records), 0) AS bigint) AS quarantined,
+              CAST(coalesce(sum(entry.loaded + entry.filtered + entry.quarantined), 0) AS bigint) AS records_beside
+         FROM (SELECT position, count(*) AS records FROM onceload.quarantine
+                WHERE quarantine.pipeline_id = pipeline.pipeline_id AND quarantine.state = 'held'
+                GROUP BY position) AS held
+         LEFT JOIN onceload.ledger AS entry
+                ON entry.pipeline_id = pipeline.pipeline_id AND entry.position = held.position) AS bad
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
               count(*) FILTER (WHERE state = 'held' AND work IS NOT NULL) AS held,

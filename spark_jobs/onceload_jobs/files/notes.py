@@ -72,6 +72,18 @@ class Note:
         return replace(self, reason=f"{self.reason.removesuffix('.')}. Its loaded rows stay and are not replaced")
 
 
+def code_of(notes: Iterable[Note], *, is_idle: bool = False) -> ExitCode:
+    """The exit code: a file that needs a person stops no other file, but the caller must learn of it.
+
+    Nothing new is a success. Nothing loaded because files were unreadable, or held by unfinished loads, is not.
+    """
+    notes = tuple(notes)
+    if any(note.needs_a_person for note in notes):
+        return ExitCode.NEEDS_A_PERSON
+    is_left = any(note.is_busy or (is_idle and note.is_unreadable) for note in notes)
+    return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
+
+
 def problems_of(notes: Iterable[Note]) -> str:
     """The files that need a person, each with its reason; empty if there are none."""
     return "; ".join(f"{note.name}: {note.reason}" for note in notes if note.needs_a_person)

@@ -39,6 +39,7 @@ from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.load_events import LoadEvents
 from onceload_jobs.load.offering import Offering
 from onceload_jobs.load.phases import Phase
+from onceload_jobs.load.recorded import Recorded, recorded
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.load.settings import LoadSettings
@@ -64,9 +65,12 @@ def load(
         raise SettingRefused("staging", found, expected)
     engine = connect(settings.ledger)
     try:
-        with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
-            context = LoadContext.begun(declared, settings, engine, batch=batch, run=run)
-            return _Load(context, tasks=tasks, running=running).report()
+        is_whole = not settings.choice.files and declared.source.is_whole
+        with recorded(engine, declared.name, batch, is_whole=is_whole) as record:
+            with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
+                context = LoadContext.begun(declared, settings, engine, batch=batch, run=run)
+                record.report = _Load(context, record, tasks=tasks, running=running).report()
+            return record.report
     finally:
         engine.dispose()
 
@@ -148,8 +152,8 @@ class _End:
 class _Load:
     """One load, from its first plan to its report."""
 
-    def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
-        self._context, self._events = context, LoadEvents(context)
+    def __init__(self, context: LoadContext, record: Recorded, *, tasks: Tasks | None, running: ExitStack) -> None:
+        self._context, self._record, self._events = context, record, LoadEvents(context)
         self._sessions = Sessions(context, tasks=tasks, running=running)
         self._staged_batch = StagedBatch(context, self._sessions)
         self._offering = Offering(context, self._sessions)
@@ -219,6 +223,7 @@ class _Load:
         for left in reversed(range(_PLANS_MAX)):
             plan = self._offering.plan(notes)
             self._events.planned(plan)
+            self._record.planned(plan)
             if not plan.to_read:
                 return _Offered(plan=plan)
             try:
@@ -280,6 +285,7 @@ class _Load:
         notes += self._busy_notes(plan, busy, outlook)
         notes += [*reported, *dead_letter_notes(outlook)]
         notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | busy)
+        self._record.worked(plan, notes, claimed=outlook.claimed)
         return tuple(dict.fromkeys(notes))
 
     def _busy_notes(self, plan: Plan, busy: Set[str], outlook: Outlook) -> Iterator[Note]:

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from onceload_core.errors import ExitCode
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger
-from onceload_jobs.files.notes import Ignored, Note, held_in_words, problems_of
+from onceload_jobs.files.notes import Ignored, Note, code_of, held_in_words, problems_of
 from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.phases import Phase, Stopwatch
 
@@ -43,6 +44,11 @@ class Report:
     def records(self) -> int:
         """How many records were read, whatever became of them."""
         return self.loaded + self.duplicates + self.quarantined + self.filtered
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a command that ends with this."""
+        return code_of(self.notes, is_idle=not self.records)
 
     @property
     def problems(self) -> str:

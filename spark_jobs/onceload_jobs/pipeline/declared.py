@@ -170,6 +170,11 @@ class Source:
     chunk_bytes: int = 24 * 2**20
     record_bytes_max: int = 64 * 2**20
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the path has all files, and not those of one day."""
+        return self.pattern is None or self.pattern == self.path
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordProducer:

@@ -49,6 +49,14 @@ class Plan:
     remarks: frozenset[Note] = frozenset()
     #: Files that are already loaded completely.
     done: int = 0
+    #: When each other file was modified, in seconds since 1970, if its store reports it.
+    modified: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> dict[str, float | None]:
+        """The files that are new or being loaded, with the time when each was modified."""
+        busy = (note.name for note in self.notes if note.is_busy)
+        return {name: self.modified.get(name) for name in (*(file.listed.name for file in self.to_read), *busy)}
 
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
@@ -80,6 +88,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
         notes=tuple(dict.fromkeys((*choice.notes, *of_listing, *of_folders, *_notes_of_files(findings)))),
         remarks=frozenset((*choice.notes, *of_listing, *of_folders)),
         done=sum(each is None for each in findings.of_files.values()),
+        modified={listed.name: listed.modified_at for listed, each in findings.of_files.items() if each is not None},
     )
 
 

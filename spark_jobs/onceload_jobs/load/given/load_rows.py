@@ -35,6 +35,7 @@ from onceload_jobs.load.given.offered_rows import OfferedRows
 from onceload_jobs.load.load import snapshot_if_due
 from onceload_jobs.load.load_events import log_ignored
 from onceload_jobs.load.phases import Phase, Stopwatch
+from onceload_jobs.load.recorded import recorded
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.pipeline.columns import SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared
@@ -104,17 +105,19 @@ def load_rows(
     # An error while the rows are produced is the program's own, even if its rows come from a database.
     asking = partial(translated, pipeline=declared.name, doing=f"loading rows of {producer}")
     try:
-        with asking():
-            begun = _Job.begun(declared, engine, producer=producer, batch=batch, run=run, reached=reached)
-            job, before = replace(begun, is_without_gaps=is_without_gaps), begun.ledger.position(declared.name)
-        stopwatch.switch_to(Phase.STAGE)
-        for each in offers:
-            with asking(), stopwatch.during(Phase.PUBLISH):
-                ignored += _commit(replace(job, offered=offered), each)
-            offered += len(each.ids)
-        with asking(), stopwatch.during(Phase.END):
-            notes = snapshot_if_due(engine, declared.name)
-            report = report_of(job.ledger, declared.name, batch, after=before)
+        with recorded(engine, declared.name, batch, is_whole=True) as record:
+            with asking():
+                begun = _Job.begun(declared, engine, producer=producer, batch=batch, run=run, reached=reached)
+                job, before = replace(begun, is_without_gaps=is_without_gaps), begun.ledger.position(declared.name)
+            stopwatch.switch_to(Phase.STAGE)
+            for each in offers:
+                with asking(), stopwatch.during(Phase.PUBLISH):
+                    ignored += _commit(replace(job, offered=offered), each)
+                offered += len(each.ids)
+            with asking(), stopwatch.during(Phase.END):
+                notes = snapshot_if_due(engine, declared.name)
+                report = report_of(job.ledger, declared.name, batch, after=before)
+            record.report = report.with_notes(notes)
     finally:
         engine.dispose()
     log_ignored(ignored, pipeline=declared.name, batch=batch)

@@ -27,6 +27,7 @@ from onceload_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from onceload_jobs.batch.stage import Stage, StageLost, drop_stage
 from onceload_jobs.load.load import snapshot_if_due
 from onceload_jobs.load.phases import Phase, Stopwatch
+from onceload_jobs.load.recorded import recorded
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.overtaking import goes_on
@@ -105,7 +106,11 @@ class _OpenedBatch:
 def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
     """Publish a kept batch; if it was published before, nothing changes."""
     stopwatch = Stopwatch(Phase.PUBLISH)
-    with _engine(declared, settings, batch, doing="publishing") as engine:
+    with (
+        _engine(declared, settings, batch, doing="publishing") as engine,
+        recorded(engine, declared.name, batch, is_whole=False) as record,
+        translated(pipeline=declared.name, doing=f"publishing batch {batch}"),
+    ):
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         try:
             with _locked(engine, declared, settings, batch, run=run) as opened:
@@ -124,13 +129,15 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
             if (position := batches.published_at(batch)) is None:
                 raise
             notes = note_nothing_good(declared, ledger.all_bad(declared.name, batch))
-            return report_of(ledger, declared.name, batch, after=Position(position - 1)).with_notes(notes)
+            record.report = report_of(ledger, declared.name, batch, after=Position(position - 1)).with_notes(notes)
+            return record.report
         stopwatch.switch_to(Phase.END)
         drop_stage(engine, opened.kept.stage)
         notes = opened.publish_input.notes + snapshot_if_due(engine, declared.name)
         notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch))
         report = report_of(ledger, declared.name, batch, after=before)
-    return report.timed(stopwatch).with_notes(notes)
+        record.report = report.timed(stopwatch).with_notes(notes)
+    return record.report
 
 
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:

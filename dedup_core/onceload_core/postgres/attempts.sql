@@ -1,0 +1,75 @@
+-- name: begin
+-- Its last outcome stays until it ends.
+INSERT INTO onceload.attempt (pipeline, batch) VALUES (:pipeline, :batch)
+    ON CONFLICT (pipeline, batch) DO UPDATE SET begun_at = clock_timestamp();
+
+-- name: leave
+-- Files that are left for the first time have been waiting since they came, but were not there when the last load that
+-- read all new files began. This runs before the outcome is stored.
+INSERT INTO onceload.waiting_file (pipeline, name, since)
+SELECT :pipeline, file.name,
+       greatest(least(coalesce(to_timestamp(file.modified_s), clock_timestamp()), clock_timestamp()),
+                (SELECT max(looked_at) FROM onceload.attempt WHERE pipeline = :pipeline))
+  FROM unnest(CAST(:names AS text[]), CAST(:modified_s AS double precision[])) AS file (name, modified_s)
+    ON CONFLICT (pipeline, name) DO NOTHING;
+
+-- name: end
+-- Files that the load has not left were loaded, or are gone; one that was not about all files knows only its own.
+-- Outcomes before this one no longer count, and a success also ends the loads before it that were killed.
+WITH loaded AS (
+    DELETE FROM onceload.waiting_file AS file
+     WHERE :knows AND file.pipeline = :pipeline AND file.name <> ALL(CAST(:names AS text[]))
+       AND (:is_whole OR EXISTS (
+           SELECT FROM onceload.ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
+            WHERE ledger.pipeline_id = (SELECT pipeline_id FROM onceload.pipeline WHERE name = :pipeline)
+              AND ledger.batch = :batch AND receipt.producer = file.name))),
+outdated AS (
+    DELETE FROM onceload.attempt AS earlier
+     WHERE earlier.pipeline = :pipeline AND earlier.batch <> :batch
+       AND (:looked OR earlier.looked_at IS NULL) AND (:listed OR earlier.listed_at IS NULL)
+       AND (earlier.ended_at >= earlier.begun_at OR (:exit_code = 0 AND earlier.begun_at < (
+           SELECT begun_at FROM onceload.attempt WHERE pipeline = :pipeline AND batch = :batch))))
+INSERT INTO onceload.attempt (pipeline, batch, begun_at, ended_at, exit_code, reason, listed_at, looked_at)
+VALUES (:pipeline, :batch, now(), clock_timestamp(), :exit_code, :reason, CASE WHEN :listed THEN now() END,
+        CASE WHEN :looked THEN now() END)
+    ON CONFLICT (pipeline, batch) DO UPDATE
+   SET ended_at = excluded.ended_at, exit_code = excluded.exit_code, reason = excluded.reason,
+       listed_at = CASE WHEN :listed THEN attempt.begun_at ELSE attempt.listed_at END,
+       looked_at = CASE WHEN :looked THEN attempt.begun_at ELSE attempt.looked_at END;
+
+-- name: keep
+-- A batch was staged and waits to be published. So it neither runs nor has an outcome.
+UPDATE onceload.attempt SET listed_at = begun_at, looked_at = begun_at
+ WHERE pipeline = :pipeline AND batch = :batch;
+
+-- name: withdraw
+-- The outcome before it counts, as if it had not begun.
+WITH first AS (
+    DELETE FROM onceload.attempt WHERE pipeline = :pipeline AND batch = :batch AND ended_at IS NULL)
+UPDATE onceload.attempt SET begun_at = ended_at
+ WHERE pipeline = :pipeline AND batch = :batch AND ended_at IS NOT NULL;
+
+-- name: look
+-- For each pipeline: how its last load ended, since when one has been running, and when all files were last listed and
+-- read.
+SELECT attempt.pipeline, last.batch, last.ended_at, last.exit_code, last.reason,
+       extract(epoch FROM clock_timestamp() - last.ended_at) AS ended_age_s,
+       attempt.running, extract(epoch FROM clock_timestamp() - attempt.running_since) AS running_age_s,
+       extract(epoch FROM clock_timestamp() - attempt.listed_at) AS listed_age_s,
+       extract(epoch FROM attempt.looked_at) AS looked_at_s
+  FROM (SELECT pipeline, max(listed_at) AS listed_at, max(looked_at) AS looked_at,
+               min(begun_at) FILTER (WHERE is_running) AS running_since,
+               (array_agg(batch ORDER BY begun_at) FILTER (WHERE is_running))[1] AS running
+          FROM onceload.attempt
+         CROSS JOIN LATERAL (
+               SELECT coalesce(ended_at < begun_at, true) AND looked_at IS DISTINCT FROM begun_at AS is_running) AS each
+         WHERE CAST(:pipeline AS text) IS NULL OR pipeline = :pipeline
+         GROUP BY pipeline) AS attempt
+  LEFT JOIN LATERAL (
+       SELECT batch, ended_at, exit_code, reason FROM onceload.attempt AS ended
+        WHERE ended.pipeline = attempt.pipeline AND ended_at IS NOT NULL
+        ORDER BY ended_at DESC LIMIT 1) AS last ON true
+ ORDER BY attempt.pipeline;
+
+-- name: waiting
+SELECT name, extract(epoch FROM since) AS since_s FROM onceload.waiting_file WHERE pipeline = :pipeline;
