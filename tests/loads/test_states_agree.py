@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -214,7 +214,9 @@ class World:
     def rewind(self) -> None:
         position = self.ask("SELECT position FROM onceload.pipeline WHERE name = :name", name=self.name)
         if position and position[0][0]:
-            rewind(read_pipeline(self.file), self.engine, to=Position(position[0][0] // 2), dry_run=False)
+            # A position whose rows an earlier rewind has deleted is refused.
+            with suppress(SettingRefused):
+                rewind(read_pipeline(self.file), self.engine, to=Position(position[0][0] // 2), dry_run=False)
 
     def pass_an_hour(self) -> None:
         self.oracle.now += _HOUR_S
@@ -225,7 +227,7 @@ class World:
         execute(
             self.dsn,
             f"UPDATE onceload.attempt SET begun_at = begun_at {hour}, ended_at = ended_at {hour},"
-            f" looked_at = looked_at {hour} WHERE pipeline = '{self.name}'",
+            f" listed_at = listed_at {hour}, looked_at = looked_at {hour} WHERE pipeline = '{self.name}'",
         )
         execute(self.dsn, f"UPDATE onceload.waiting_file SET since = since {hour} WHERE pipeline = '{self.name}'")
         # The console starts again: what it remembers is by the real clock.

@@ -68,6 +68,8 @@ OF_REWOUND_ROWS = "tests/python/test_rewound_rows.py"
 OF_STORED_LAYOUTS = "tests/loads/test_stored_layouts.py"
 OF_ADVICE = "tests/integration/test_advice.py"
 OF_STORED = "tests/loads/test_stored_values.py"
+OF_ATTEMPTS = "tests/loads/test_attempts.py"
+OF_STATES = "tests/loads/test_states_agree.py::test_a_state_is_shown_that_was_hidden_once"
 KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
@@ -4014,8 +4016,8 @@ BUGS = (
     Bug(
         name="a file that grows is never late",
         file="onceload/lag.py",
-        correct="    if before is not None and before.position == position and before.waiting_since is not None:",
-        wrong="    if before is not None and before.position > position and before.waiting_since is not None:",
+        correct="        if known is not None and first == known.first:",
+        wrong="        if known is not None and first != known.first:",
         tests=("tests/console/test_lag.py::test_a_file_that_grows_waits_since_it_was_first_seen",),
     ),
     Bug(
@@ -4660,5 +4662,75 @@ BUGS = (
         correct="owner.inode == here.inode and ",
         wrong="",
         tests=("tests/integration/test_ownership.py::test_a_copy_on_a_local_disk_may_be_served_by_another_host",),
+    ),
+    Bug(
+        name="a source that cannot be read is shown as fine",
+        file="onceload/states.py",
+        correct="        yield Cause(state=State.UNREADABLE, reason=found.failed.reason, next=what_now)\n",
+        wrong="        pass\n",
+        tests=(f"{OF_STATES}[a source that cannot be read-staged]",),
+    ),
+    Bug(
+        name="a load of one file ends the wait of all others",
+        file="dedup_core/onceload_core/postgres/attempts.py",
+        correct="        return self.has_listed and self.exit_code is ExitCode.DONE",
+        wrong="        return self.left is not None and self.exit_code is ExitCode.DONE",
+        tests=(f"{OF_STATES}[a file is late, and another one is loaded-staged]",),
+    ),
+    Bug(
+        name="a load of one file forgets since when others have been waiting",
+        file="dedup_core/onceload_core/postgres/attempts.sql",
+        correct="       AND (:is_whole OR EXISTS (",
+        wrong="       AND (true OR EXISTS (",
+        tests=(f"{OF_STATES}[a file that a failed load has left is late, and grows-staged]",),
+    ),
+    Bug(
+        name="a load of one day ends the wait of files of other days",
+        file="spark_jobs/onceload_jobs/load/load.py",
+        correct="        is_whole = not settings.choice.files and declared.source.is_whole\n",
+        wrong="        is_whole = not settings.choice.files\n",
+        tests=(f"{OF_ATTEMPTS}::test_a_load_of_one_day_ends_no_wait_of_another_day",),
+    ),
+    Bug(
+        name="files that a failed load leaves are not remembered",
+        file="dedup_core/onceload_core/postgres/attempts.py",
+        correct="        _leave(connection, pipeline, names)\n",
+        wrong="",
+        tests=(f"{OF_STATES}[a file that a failed load has left is late, and grows-staged]",),
+    ),
+    Bug(
+        name="quarantine counts only with a declared bound",
+        file="onceload/states.py",
+        correct="    if limit.is_passed(quarantined=held, records=records):",
+        wrong="    if declared.is_declared and limit.is_passed(quarantined=held, records=records):",
+        tests=(f"{OF_STATES}[one record of 11 is bad-staged]",),
+    ),
+    Bug(
+        name="the last failure is forgotten",
+        file="spark_jobs/onceload_jobs/load/recorded.py",
+        correct="        end(engine, pipeline, batch, ended)\n        raise\n",
+        wrong="        withdraw(engine, pipeline, batch)\n        raise\n",
+        tests=(f"{OF_STATES}[a load failed, and none has succeeded since-staged]",),
+    ),
+    Bug(
+        name="a failure is forgotten when its batch is tried again",
+        file="dedup_core/onceload_core/postgres/attempts.sql",
+        correct="DO UPDATE SET begun_at = clock_timestamp();",
+        wrong="DO UPDATE SET begun_at = clock_timestamp(), ended_at = NULL, exit_code = NULL, reason = NULL;",
+        tests=(f"{OF_ATTEMPTS}::test_a_failure_stays_while_its_batch_is_tried_again",),
+    ),
+    Bug(
+        name="a message with values of records is remembered",
+        file="spark_jobs/onceload_jobs/load/recorded.py",
+        correct="isinstance(error, KeyboardInterrupt) else type(error).__name__",
+        wrong="isinstance(error, KeyboardInterrupt) else str(error)",
+        tests=(f"{OF_ATTEMPTS}::test_no_value_of_a_record_is_remembered_with_a_failure",),
+    ),
+    Bug(
+        name="a killed load is never missed",
+        file="onceload/states.py",
+        correct="    is_away = found.row is None or not found.row.sessions_alive\n",
+        wrong="    is_away = found.row is None\n",
+        tests=(f"{OF_ATTEMPTS}::test_a_killed_load_is_stuck_until_a_load_succeeds",),
     ),
 )

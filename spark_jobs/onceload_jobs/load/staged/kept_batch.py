@@ -136,7 +136,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
         notes = opened.publish_input.notes + snapshot_if_due(engine, declared.name)
         notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch))
         report = report_of(ledger, declared.name, batch, after=before)
-        record.report = report.timed(stopwatch).with_notes(notes)
+        record.left, record.report = {}, report.timed(stopwatch).with_notes(notes)
     return record.report
 
 

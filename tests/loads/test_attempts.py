@@ -1,0 +1,215 @@
+"""How a load ends is remembered until a later one succeeds, and so are the files that it left."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+import onceload
+from onceload.runs import look_for_run
+from onceload.settings import Settings
+from onceload.states import Found, State, Verdict, state_of
+from onceload_core.errors import ExitCode, NotFound, OnceloadError, TooManyQuarantined
+from onceload_core.names import Batch
+from onceload_core.pause import PipelinePaused
+from onceload_core.postgres import LedgerSettings, pausing
+from onceload_core.postgres.attempts import find_left, look_attempts
+from onceload_core.postgres.metrics import look_now
+from onceload_jobs.load import load as loading
+from onceload_jobs.load import recorded
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
+from onceload_jobs.pipeline.declared import Publish, QuarantineLimit
+from tests.loads.conftest import InThisProcess, Loads, line
+from tests.servers import execute
+
+
+class Killed(BaseException):
+    """The process is dead."""
+
+
+def outcome(loads: Loads) -> tuple[int | None, str | None]:
+    """The exit code and the reason of the last load."""
+    (found,) = look_attempts(loads.engine, only="events")
+    return found.exit_code, found.reason
+
+
+def verdict(loads: Loads) -> Verdict:
+    rows, attempts = look_now(loads.engine, only="events"), look_attempts(loads.engine, only="events")
+    found = Found(name="events", row=rows[0] if rows else None, attempt=attempts[0] if attempts else None)
+    return state_of(found, now=datetime.now(UTC))
+
+
+@pytest.fixture
+def staged(loads: Loads) -> Loads:
+    loads.declared = replace(loads.declared, publish=Publish.STAGED)
+    return loads
+
+
+def keep(loads: Loads, batch: str) -> None:
+    how = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=False)
+    loading.load(loads.declared, how, batch=Batch(batch), tasks=InThisProcess())
+
+
+def publish(loads: Loads, batch: str) -> None:
+    publish_batch(loads.declared, LoadSettings(ledger=LedgerSettings(dsn=loads.dsn)), batch=Batch(batch))
+
+
+def test_a_failure_is_remembered_until_a_load_succeeds(loads):
+    away = loads.folder.rename(loads.folder.with_name("away"))
+    with pytest.raises(NotFound):
+        loads.load()
+
+    assert outcome(loads) == (ExitCode.WRONG_USE, "NotFound")
+    assert verdict(loads).state is State.FAILED
+
+    away.rename(loads.folder)
+    loads.load()
+    assert outcome(loads) == (ExitCode.DONE, "")
+    assert verdict(loads).state is not State.FAILED
+
+
+def test_a_failure_before_a_pipeline_is_registered_is_remembered(loads):
+    execute(loads.admin_dsn, "REVOKE INSERT ON onceload.pipeline FROM onceload_loader")
+    with pytest.raises(OnceloadError):
+        loads.load()
+
+    assert verdict(loads).state is State.FAILED
+
+
+def test_no_value_of_a_record_is_remembered_with_a_failure(loads):
+    limit = QuarantineLimit(records=0)
+    loads.write("a.jsonl", line(1, amount="a secret"))
+    with pytest.raises(TooManyQuarantined, match="a secret"):
+        loads.load(quarantine_limit=limit)
+
+    assert outcome(loads) == (ExitCode.NEEDS_A_PERSON, "TooManyQuarantined")
+
+
+def test_files_that_need_a_person_are_counted_in_the_outcome(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("a.jsonl", line(2))
+    loads.load()
+
+    assert outcome(loads) == (ExitCode.NEEDS_A_PERSON, "files that cannot be loaded: 1")
+
+
+def test_a_load_of_a_paused_pipeline_has_not_failed(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    pausing.pause(loads.engine, "events", by="ann", why="a repair")
+
+    with pytest.raises(PipelinePaused):
+        loads.load()
+
+    assert outcome(loads) == (ExitCode.DONE, "")
+    assert verdict(loads).state is State.PAUSED
+
+
+def test_a_killed_load_is_stuck_until_a_load_succeeds(loads, monkeypatch):
+    loads.write("a.jsonl", line(1))
+    with monkeypatch.context() as dying:
+
+        def die(*_: object) -> None:
+            raise Killed
+
+        dying.setattr(loading._Load, "_load", die)
+        dying.setattr(recorded, "end", lambda *_: None)
+        with pytest.raises(Killed):
+            loads.load()
+
+    assert verdict(loads).state is State.FINE
+    execute(loads.admin_dsn, "UPDATE onceload.attempt SET begun_at = begun_at - interval '16 minutes'")
+    assert verdict(loads).state is State.STUCK
+    loads.load()
+    assert verdict(loads).state is State.FINE
+
+
+def test_a_failure_stays_while_its_batch_is_tried_again(loads, monkeypatch):
+    def fail(*_: object) -> None:
+        seen.append(verdict(loads).state)
+        raise NotFound("source folder", "away")
+
+    seen: list[State] = []
+    with monkeypatch.context() as failing:
+        failing.setattr(loading._Load, "_load", fail)
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                loads.load(batch="today")
+
+    assert seen[-1] is State.FAILED
+    loads.load(batch="today")
+    assert outcome(loads) == (ExitCode.DONE, "")
+
+
+def test_a_load_that_cannot_record_its_end_has_loaded(loads):
+    loads.write("a.jsonl", line(1))
+    execute(loads.admin_dsn, "ALTER TABLE onceload.attempt RENAME TO away")
+
+    loads.load()
+
+    assert loads.rows() == [1]
+
+
+def test_files_of_a_kept_batch_wait_until_it_is_published(staged):
+    staged.write("a.jsonl", line(1))
+    keep(staged, "today")
+    assert list(find_left(staged.engine, "events").since) == ["a.jsonl"]
+    assert verdict(staged).state is not State.FAILED
+
+    publish(staged, "today")
+
+    assert find_left(staged.engine, "events").since == {}
+    assert outcome(staged) == (ExitCode.DONE, "")
+
+
+def test_a_batch_that_cannot_be_published_is_a_failure_until_one_is(staged):
+    staged.write("a.jsonl", line(1))
+    with pytest.raises(NothingKept):
+        publish(staged, "today")
+    assert verdict(staged).state is State.FAILED
+
+    keep(staged, "tomorrow")
+    # Nothing has taken effect yet.
+    assert verdict(staged).state is State.FAILED
+    publish(staged, "tomorrow")
+    assert verdict(staged).state is State.FINE
+
+
+def test_a_load_of_one_day_ends_no_wait_of_another_day(loads):
+    by_day = replace(
+        loads.declared.source,
+        path=str(loads.folder / "2026-03-01" / "*.jsonl"),
+        pattern=str(loads.folder / "{{ ds }}" / "*.jsonl"),
+        root=str(loads.folder),
+    )
+    execute(loads.admin_dsn, "INSERT INTO onceload.waiting_file VALUES ('events', '2026-02-28/a.jsonl', now())")
+    loads.write("2026-03-01/a.jsonl", line(1))
+
+    loads.load(source=by_day)
+
+    left = find_left(loads.engine, "events")
+    assert (list(left.since), left.looked_at) == (["2026-02-28/a.jsonl"], None)
+
+
+def test_a_run_that_finds_nothing_new_ends_a_failure(loads):
+    pipeline = onceload.Pipeline(loads.declared, Settings(dsn=loads.dsn))
+    loads.folder.rename(loads.folder.with_name("away"))
+    with pytest.raises(NotFound):
+        look_for_run(pipeline, batch="one")
+    assert verdict(loads).state is State.FAILED
+
+    loads.folder.with_name("away").rename(loads.folder)
+    look_for_run(pipeline, batch="two")
+
+    assert outcome(loads) == (ExitCode.DONE, "")
+
+
+def test_a_run_with_something_to_load_goes_on(loads):
+    loads.write("a.jsonl", line(1))
+
+    assert look_for_run(onceload.Pipeline(loads.declared, Settings(dsn=loads.dsn)), batch="one").is_anything_new
+
+    (found,) = look_attempts(loads.engine, only="events")
+    assert (found.exit_code, found.running) == (None, "one")
