@@ -9,7 +9,7 @@ import pytest
 
 from onceload.lag import Described, Lag, Unknown
 from onceload.pipeline_file import parse_pipeline
-from onceload.states import Found, State, late_since, next_run, state_of
+from onceload.states import QUARANTINED_MAX, Found, State, late_since, next_run, state_of
 
 NOW = datetime(2026, 3, 1, 12, 2, tzinfo=UTC)
 QUIET = {"paused_at": None, "dead": 0, "audit_passed": None, "oldest_work_age_s": None, "sessions_alive": 0,
@@ -112,6 +112,12 @@ def test_quarantined_records_beyond_the_bound_are_a_state(held, declared_max, st
     facts = found(row=row(quarantined=held, records_beside=1000), described=described(**keys))
 
     assert state_of(facts, now=NOW).state is state
+
+
+def test_the_page_has_the_bound_of_the_code():
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "console.md"
+
+    assert f"without it more than {QUARANTINED_MAX.share:.0%}," in page.read_text(encoding="utf-8")
 
 
 def test_the_reason_of_a_quarantine_is_its_share_and_its_bound():
