@@ -106,14 +106,15 @@ def look_for_run(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool
     """Look before a run of this batch, and record that it has begun, or how it ends if it has nothing to load."""
     named = Batch(batch)
     with open_database(pipeline.settings) as engine:
-        begin(engine, pipeline.name, named)
+        begun_at = begin(engine, pipeline.name, named)
         try:
             found = look(pipeline, only=only, replaces=replaces, batch=batch)
         except OnceloadError as error:
-            end(engine, pipeline.name, named, Ended(exit_code=error.exit_code, reason=type(error).__name__))
+            ended = Ended(exit_code=error.exit_code, reason=type(error).__name__)
+            end(engine, pipeline.name, named, ended, begun_at=begun_at)
             raise
         if found.ended is not None:
-            end(engine, pipeline.name, named, found.ended)
+            end(engine, pipeline.name, named, found.ended, begun_at=begun_at)
         elif not found.is_anything_new:
             withdraw(engine, pipeline.name, named)
     return found

@@ -1,5 +1,6 @@
 """How a load ends is remembered until a later one succeeds, and so are the files that it left."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,6 +21,7 @@ from onceload_jobs.load import recorded
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
 from onceload_jobs.pipeline.declared import Publish, QuarantineLimit
+from onceload_jobs.plan.choice import Choice
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 
@@ -115,7 +117,7 @@ def test_a_killed_load_is_stuck_until_a_load_succeeds(loads, monkeypatch):
             raise Killed
 
         dying.setattr(loading._Load, "_load", die)
-        dying.setattr(recorded, "end", lambda *_: None)
+        dying.setattr(recorded, "end", lambda *_, **__: None)
         with pytest.raises(Killed):
             loads.load()
 
@@ -213,3 +215,28 @@ def test_a_run_with_something_to_load_goes_on(loads):
 
     (found,) = look_attempts(loads.engine, only="events")
     assert (found.exit_code, found.running) == (None, "one")
+
+
+def test_a_load_of_one_file_has_not_looked_at_the_others(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    before = find_left(loads.engine, "events")
+    loads.write("b.jsonl", line(2))
+    how = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, choice=Choice(files=("a.jsonl",)))
+
+    loading.load(loads.declared, how, batch=Batch("one"), tasks=InThisProcess())
+
+    assert before.looked_at is not None
+    assert find_left(loads.engine, "events") == before
+
+
+def test_loads_that_end_at_once_record_their_ends(loads):
+    for number in range(3):
+        loads.write(f"{number}.jsonl", line(number))
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda batch: loads.load(batch=batch), "abc"))
+
+    # One that found files held by another has failed, but none is missing.
+    (found,) = look_attempts(loads.engine, only="events")
+    assert found.exit_code is not None
+    assert found.running is None

@@ -4675,7 +4675,7 @@ BUGS = (
         file="dedup_core/onceload_core/postgres/attempts.py",
         correct="        return self.has_listed and self.exit_code is ExitCode.DONE",
         wrong="        return self.left is not None and self.exit_code is ExitCode.DONE",
-        tests=(f"{OF_STATES}[a file is late, and another one is loaded-staged]",),
+        tests=(f"{OF_ATTEMPTS}::test_a_load_of_one_file_has_not_looked_at_the_others",),
     ),
     Bug(
         name="a load of one file forgets since when others have been waiting",
@@ -4708,15 +4708,15 @@ BUGS = (
     Bug(
         name="the last failure is forgotten",
         file="spark_jobs/onceload_jobs/load/recorded.py",
-        correct="        end(engine, pipeline, batch, ended)\n        raise\n",
+        correct="        end(engine, pipeline, batch, ended, begun_at=begun_at)\n        raise\n",
         wrong="        withdraw(engine, pipeline, batch)\n        raise\n",
         tests=(f"{OF_STATES}[a load failed, and none has succeeded since-staged]",),
     ),
     Bug(
         name="a failure is forgotten when its batch is tried again",
         file="dedup_core/onceload_core/postgres/attempts.sql",
-        correct="DO UPDATE SET begun_at = clock_timestamp();",
-        wrong="DO UPDATE SET begun_at = clock_timestamp(), ended_at = NULL, exit_code = NULL, reason = NULL;",
+        correct="DO UPDATE SET begun_at = clock_timestamp()\n",
+        wrong="DO UPDATE SET begun_at = clock_timestamp(), ended_at = NULL, exit_code = NULL, reason = NULL\n",
         tests=(f"{OF_ATTEMPTS}::test_a_failure_stays_while_its_batch_is_tried_again",),
     ),
     Bug(

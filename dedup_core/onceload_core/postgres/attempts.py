@@ -7,6 +7,7 @@ no load. A load that is killed writes no end, and is known by its beginning.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -45,18 +46,21 @@ class Ended:
         return self.has_listed and self.exit_code is ExitCode.DONE
 
 
-def begin(engine: Engine, pipeline: str, batch: Batch) -> None:
-    """Record that a load has begun."""
+def begin(engine: Engine, pipeline: str, batch: Batch) -> datetime:
+    """Record that a load has begun; return when."""
     with suppress(OnceloadError, DBAPIError), transaction(engine, pipeline, doing="recording a load") as connection:
-        connection.execute(SQL["begin"], {"pipeline": pipeline, "batch": batch})
+        begun_at: datetime = connection.execute(SQL["begin"], {"pipeline": pipeline, "batch": batch}).scalar_one()
+        return begun_at
+    return datetime.now(UTC)
 
 
-def end(engine: Engine, pipeline: str, batch: Batch, ended: Ended) -> None:
+def end(engine: Engine, pipeline: str, batch: Batch, ended: Ended, *, begun_at: datetime) -> None:
     """Record how a load has ended, and since when the files that it left have been waiting."""
     names = _oldest(ended.left or {})
     binds = {
         "pipeline": pipeline,
         "batch": batch,
+        "begun_at": begun_at,
         "exit_code": int(ended.exit_code),
         "reason": ended.reason,
         "knows": ended.left is not None,
@@ -88,6 +92,7 @@ def _oldest(left: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def _leave(connection: Connection, pipeline: str, left: Mapping[str, float | None]) -> None:
+    connection.execute(SQL["one_at_a_time"], {"pipeline": pipeline})
     if left:
         times = {"names": array(left), "modified_s": list(left.values())}
         connection.execute(SQL["leave"], {"pipeline": pipeline, **times})

@@ -1,7 +1,12 @@
 -- name: begin
 -- Its last outcome stays until it ends.
 INSERT INTO onceload.attempt (pipeline, batch) VALUES (:pipeline, :batch)
-    ON CONFLICT (pipeline, batch) DO UPDATE SET begun_at = clock_timestamp();
+    ON CONFLICT (pipeline, batch) DO UPDATE SET begun_at = clock_timestamp()
+RETURNING begun_at;
+
+-- name: one_at_a_time
+-- Loads of a pipeline that end at once would wait for each other's rows.
+SELECT pg_advisory_xact_lock(hashtextextended('onceload.attempt ' || :pipeline, 0));
 
 -- name: leave
 -- Files that are left for the first time have been waiting since they came, but were not there when the last load that
@@ -15,7 +20,7 @@ SELECT :pipeline, file.name,
 
 -- name: end
 -- Files that the load has not left were loaded, or are gone; one that was not about all files knows only its own.
--- Outcomes before this one no longer count, and a success also ends the loads before it that were killed.
+-- Outcomes before this one no longer count, and a success also ends the loads that began before it and were killed.
 WITH loaded AS (
     DELETE FROM onceload.waiting_file AS file
      WHERE :knows AND file.pipeline = :pipeline AND file.name <> ALL(CAST(:names AS text[]))
@@ -27,11 +32,10 @@ outdated AS (
     DELETE FROM onceload.attempt AS earlier
      WHERE earlier.pipeline = :pipeline AND earlier.batch <> :batch
        AND (:looked OR earlier.looked_at IS NULL) AND (:listed OR earlier.listed_at IS NULL)
-       AND (earlier.ended_at >= earlier.begun_at OR (:exit_code = 0 AND earlier.begun_at < (
-           SELECT begun_at FROM onceload.attempt WHERE pipeline = :pipeline AND batch = :batch))))
+       AND (earlier.ended_at >= earlier.begun_at OR (:exit_code = 0 AND earlier.begun_at < CAST(:begun_at AS timestamptz))))
 INSERT INTO onceload.attempt (pipeline, batch, begun_at, ended_at, exit_code, reason, listed_at, looked_at)
-VALUES (:pipeline, :batch, now(), clock_timestamp(), :exit_code, :reason, CASE WHEN :listed THEN now() END,
-        CASE WHEN :looked THEN now() END)
+VALUES (:pipeline, :batch, CAST(:begun_at AS timestamptz), clock_timestamp(), :exit_code, :reason, CASE WHEN :listed THEN CAST(:begun_at AS timestamptz) END,
+        CASE WHEN :looked THEN CAST(:begun_at AS timestamptz) END)
     ON CONFLICT (pipeline, batch) DO UPDATE
    SET ended_at = excluded.ended_at, exit_code = excluded.exit_code, reason = excluded.reason,
        listed_at = CASE WHEN :listed THEN attempt.begun_at ELSE attempt.listed_at END,

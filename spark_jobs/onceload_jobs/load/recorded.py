@@ -36,7 +36,7 @@ class Recorded:
 @contextmanager
 def recorded(engine: Engine, pipeline: str, batch: Batch, *, is_whole: bool) -> Iterator[Recorded]:
     """Record a load that runs in the block."""
-    begin(engine, pipeline, batch)
+    begun_at = begin(engine, pipeline, batch)
     load = Recorded()
     try:
         yield load
@@ -46,7 +46,7 @@ def recorded(engine: Engine, pipeline: str, batch: Batch, *, is_whole: bool) -> 
         raise
     except BaseException as error:
         ended = Ended(exit_code=_code_of(error), reason=_reason_of(error), left=load.left, is_whole=is_whole)
-        end(engine, pipeline, batch, ended)
+        end(engine, pipeline, batch, ended, begun_at=begun_at)
         raise
     if load.report.staged is not None:
         # Nothing takes effect before the batch is published.
@@ -57,7 +57,8 @@ def recorded(engine: Engine, pipeline: str, batch: Batch, *, is_whole: bool) -> 
         return
     code = load.report.exit_code
     reason = _reason_of_notes(code, load.report.notes)
-    end(engine, pipeline, batch, Ended(exit_code=code, reason=reason, left=load.left, is_whole=is_whole))
+    ended = Ended(exit_code=code, reason=reason, left=load.left, is_whole=is_whole)
+    end(engine, pipeline, batch, ended, begun_at=begun_at)
 
 
 def ended_by(plan: Plan, *, is_whole: bool) -> Ended:
