@@ -116,8 +116,7 @@ def load_rows(
                 offered += len(each.ids)
             with asking(), stopwatch.during(Phase.END):
                 notes = snapshot_if_due(engine, declared.name)
-                report = report_of(job.ledger, declared.name, batch, after=before)
-            record.report = report.with_notes(notes)
+                report = record.report = report_of(job.ledger, declared.name, batch, after=before).with_notes(notes)
     finally:
         engine.dispose()
     log_ignored(ignored, pipeline=declared.name, batch=batch)
@@ -125,7 +124,6 @@ def load_rows(
         report,
         duplicates=offered - report.loaded - report.quarantined,
         version=job.session.version.number,
-        notes=notes,
         ignored_fields=dict(ignored.fields),
         ignored_of=ignored.records,
     ).timed(stopwatch)
