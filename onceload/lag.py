@@ -10,11 +10,12 @@ from itertools import islice
 from pathlib import Path
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.terminal import words
-from onceload_core.errors import OnceloadError
+from onceload_core.errors import DatabaseLost, OnceloadError
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.attempts import Left, find_left
 from onceload_jobs.files.notes import Note
@@ -148,6 +149,9 @@ class Behind:
                 # As soon as it is known, because others may take long.
                 self.seen = {**self.seen, name: (time.monotonic(), lag)}
                 self._remember(name, lag)
+            except (DatabaseLost, DBAPIError):
+                # The source is not the cause, and all others would fail too.
+                raise
             except Exception as error:  # noqa: BLE001 - libraries of stores raise errors of their own.
                 failed[name] = Unknown(reason=str(error) or type(error).__name__, is_of_file=False)
         self._report(failed)
