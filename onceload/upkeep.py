@@ -4,8 +4,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.upkeep import pipelines, tidy
+from onceload_core.postgres.upkeep import forget_messages, pipelines, tidy
 
 
 def delete_unused(engine: Engine, *, home: Path) -> dict[str, int]:
@@ -18,7 +17,7 @@ def delete_unused(engine: Engine, *, home: Path) -> dict[str, int]:
         "sessions_of_old_batches": sum(each.sessions for each in gone),
         "old_audits": sum(each.audits for each in gone),
         "idle_producers": sum(each.producers for each in gone),
-        "days_of_business_ids": len(PostgresLedger(engine).forget_messages()),
+        "days_of_business_ids": len(forget_messages(engine)),
         "unused_stages": sweep(engine),
         "old_pages_of_audits": drop_old_pages(home / "quality"),
     }

@@ -31,10 +31,11 @@ A waiting delivery names the session that keeps its line. An empty line belongs 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from onceload_core.errors import SettingRefused
-from onceload_core.names import SessionName
+from onceload_core.names import Batch, SessionName
 
 
 class Mode(StrEnum):
@@ -127,3 +128,11 @@ def next_state(state: State, event: Event) -> State:
         allowed = " or ".join(source for source, possible in TRANSITIONS if possible is event)
         raise SettingRefused(event, f"a delivery that is {state}", f"one that is {allowed}")
     return TRANSITIONS[state, event]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A batch that is staged and not published: it holds its records until its lease ends, whatever processes live."""
+
+    batch: Batch
+    until: datetime

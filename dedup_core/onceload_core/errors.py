@@ -379,9 +379,8 @@ class SnapshotRefused(StateDiffers):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: no snapshot was taken at position {self.position}, because the live state "
-            f"differs from the ledger for {some(self.producers)}. Committed loads stay committed, but the next load "
-            "could lose or repeat records of these producers. Show them with `onceload recover state "
-            f"--pipeline {quote(self.pipeline)} --dry-run`, and run it without --dry-run to repair them."
+            f"differs from the ledger for {some(self.producers)}. A load could lose or repeat records. Look with "
+            f"`onceload recover state --pipeline {quote(self.pipeline)} --dry-run`, and repair without --dry-run."
         )
 
 
@@ -396,6 +395,6 @@ class TooManyQuarantined(NeedsAPerson):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: {self.quarantined} of {self.records} records are bad, and quarantined_max "
-            f"allows {self.allowed}. One of the reasons: {self.reason}. None of them was loaded. Fix the "
-            "source, or raise quarantined_max."
+            f"allows {self.allowed}. One of the reasons: {self.reason}. None of them was loaded. Fix the source, or "
+            "raise quarantined_max."
         )

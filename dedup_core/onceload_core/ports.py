@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from onceload_core.delivery import Kept
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from onceload_core.pipeline import Pipeline
@@ -256,14 +257,6 @@ class Outcome:
     position: Position
     counts: Counts
     bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """A batch that is staged and not published: it holds its records until its lease ends, whatever processes live."""
-
-    batch: Batch
-    until: datetime
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from onceload.embedded import is_running, running
 from onceload_core.errors import DatabaseUnreachable
 from tests.integration.test_embedded import CHECKOUT, end, kill_everything, postmaster, user_of
 from tests.servers import execute, temporary_home
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--ipc", "--uts", "--kill-child"]
 
@@ -70,7 +70,7 @@ def container() -> list[str]:
 def asked(home: Path, statement: str, *, within: list[str]) -> str:
     """What the server answers to a process there."""
     command = [*within, sys.executable, "-c", ASK, str(home), statement]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

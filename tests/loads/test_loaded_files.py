@@ -18,7 +18,7 @@ from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads, line
 from tests.loads.test_versions import below, edited, lines, load_now, load_while, renamed
 from tests.servers import execute
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usually_staged
 
@@ -89,7 +89,7 @@ def test_a_commit_waits_for_another_pipeline_that_commits_the_same_file_at_the_s
 
     monkeypatch.setattr(loaded_files, "own", own_and_wait)
     load_now(loads, loads.declared)
-    second.join(timeout=60)
+    second.join(timeout=PATIENCE_S)
 
     assert outcomes == ["events"]
     assert loads.rows() == [1, 2]

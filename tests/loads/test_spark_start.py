@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from onceload_core.errors import ExitCode
+from tests.waiting import PATIENCE_S
 
 START = """
 import sys
@@ -32,7 +33,7 @@ def started(java: str, *, home: Path, option: str = "spark.ui.enabled=false") ->
     program.chmod(0o755)
     environment = {**os.environ, "JAVA_HOME": str(home)}
     command = [sys.executable, "-c", START, option]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return done.stdout.split(maxsplit=2)
 
 

@@ -15,6 +15,7 @@ from onceload_core.pipeline import Guarantee
 from onceload_core.postgres import LedgerSettings
 from onceload_core.postgres.by_hand import redrive
 from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.postgres.upkeep import forget_messages
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
@@ -239,7 +240,7 @@ def test_business_ids_are_remembered_for_their_window_although_they_are_not_decl
 
     load_now(loads, loads.declared)
     ten_days_later(loads)
-    loads.ledger.forget_messages()
+    forget_messages(loads.engine)
     loads.write("b.jsonl", lines(1, 2))
     load_now(loads, with_ids)
 

@@ -347,8 +347,8 @@ CLAIM_BUGS = (
     Bug(
         name="an edit takes no version",
         file="dedup_core/onceload_core/postgres/declaring.py",
-        correct="    return found if before == settled(before, pipeline.declaration) else None\n",
-        wrong="    return found\n",
+        correct="    return version_in(found) if before == settled(before, pipeline.declaration) else None\n",
+        wrong="    return version_in(found)\n",
         tests=(f"{OF_DECLARATIONS}::test_the_same_declaration_is_one_version_and_another_is_the_next",),
     ),
     Bug(
@@ -458,8 +458,8 @@ ANSWER_BUGS = (
     Bug(
         name="errors lose their facts between processes",
         file="dedup_core/onceload_core/errors.py",
-        correct="        return type(self), tuple(getattr(self, field.name) for field in fields(self))\n",
-        wrong="        return type(self), (str(self),)\n",
+        correct="tuple(getattr(self, field.name) for field in fields(self)), notes_of(self)\n",
+        wrong="(str(self),), notes_of(self)\n",
         tests=("tests/unit/test_errors.py::test_an_error_survives_pickling_with_its_facts_and_its_words",),
     ),
 )
@@ -1798,8 +1798,8 @@ AIRFLOW_BUGS = (
     Bug(
         name="a run that is called again finds the files that it has replaced",
         file="onceload/runs.py",
-        correct="replaces=replaces, batch=batch)",
-        wrong="replaces=replaces)",
+        correct="    plan = pipeline.plan(only=only, replaces=replaces, batch=batch)\n",
+        wrong="    plan = pipeline.plan(only=only, replaces=replaces)\n",
         tests=(f"{OF_CHOICES}::test_a_batch_replaces_once_however_often_it_is_called",),
     ),
     Bug(
@@ -4440,8 +4440,8 @@ BUGS = (
     Bug(
         name="a version of the release before never gets its layout",
         file="dedup_core/onceload_core/postgres/declaring.py",
-        correct="        if not unchanged.has_layout:\n",
-        wrong="        if unchanged.has_layout:\n",
+        correct="        if not found.has_layout:\n",
+        wrong="        if found.has_layout:\n",
         tests=(
             f"{OF_STORED_LAYOUTS}"
             "::test_the_next_load_keeps_the_layout_of_a_version_of_the_release_before_and_takes_no_new_one",

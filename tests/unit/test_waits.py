@@ -12,7 +12,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def test_no_wait_in_a_test_is_shorter_than_a_slow_machine_needs():
-    """What must not happen is waited for inside of `pytest.raises`. Less than a second is a pause between two looks."""
+    """Waits for what must not happen are inside of `pytest.raises`; less than a second is a pause between looks."""
     short = [each for path in sorted(TESTS.rglob("*.py")) for each in _short_waits(path)]
 
     assert short == []

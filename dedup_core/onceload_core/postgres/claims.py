@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection
 
+from onceload_core.delivery import Kept
 from onceload_core.errors import SessionFenced
 from onceload_core.guards import refuse_change, refuse_taken
 from onceload_core.names import Batch, DeliveryId, Position, ProducerId, SessionName
-from onceload_core.ports import Claim, Kept, Outlook, Session
+from onceload_core.ports import Claim, Outlook, Session
 from onceload_core.postgres.commit import SQL, lock_pipeline_of
 from onceload_core.postgres.connection import Record, array
 from onceload_core.postgres.producers import know

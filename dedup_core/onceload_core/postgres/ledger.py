@@ -224,11 +224,6 @@ class PostgresLedger:
         with translated(pipeline=pipeline, doing=doing), at_once(self._engine, pipeline, doing) as connection:
             return producers.forget_idle(connection, pipeline)
 
-    def forget_messages(self) -> tuple[str, ...]:
-        """Drop the days of business ids that no pipeline remembers any more, and return them."""
-        with transaction(self._engine, "(any)", doing="dropping business ids") as connection:
-            return tuple(connection.execute(SQL["forget_messages"]).scalars())
-
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
         """The commits after a position, oldest first."""
         while page := self._page(pipeline, after):

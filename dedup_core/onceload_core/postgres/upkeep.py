@@ -41,6 +41,12 @@ def tidy(engine: Engine, pipeline: str) -> Gone:
     return Gone(pipeline=pipeline, sessions=sessions, audits=audits, producers=producers)
 
 
+def forget_messages(engine: Engine) -> tuple[str, ...]:
+    """Drop the days of business ids that no pipeline remembers any more, and return them."""
+    with transaction(engine, "(any)", doing="dropping business ids") as connection:
+        return tuple(connection.execute(SQL["forget_messages"]).scalars())
+
+
 def pipelines(engine: Engine) -> tuple[str, ...]:
     with transaction(engine, "(any)", doing="listing pipelines") as connection:
         return tuple(connection.execute(SQL["pipelines"]).scalars())

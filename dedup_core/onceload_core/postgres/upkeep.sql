@@ -12,3 +12,6 @@ DELETE FROM onceload.session
 DELETE FROM onceload.audit
  WHERE pipeline_id = :pipeline_id AND audited_at < clock_timestamp() - make_interval(secs => :kept_s)
    AND coalesce(kept_until < clock_timestamp(), true);
+
+-- name: forget_messages
+SELECT onceload.forget_messages();

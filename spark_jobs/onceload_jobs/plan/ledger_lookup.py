@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any, TypeAlias
 
+from onceload_core.delivery import Kept
 from onceload_core.errors import NotFound
 from onceload_core.names import DeliveryId, Position
 from onceload_core.pipeline import Pipeline
-from onceload_core.ports import Kept, KnownProducer, Ledger, Outlook
+from onceload_core.ports import KnownProducer, Ledger, Outlook
 from onceload_jobs.files.notes import Note
 
 #: The producers of the registered names.

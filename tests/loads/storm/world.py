@@ -27,7 +27,7 @@ from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnaps
 from onceload_core.postgres.by_hand import abandon, list_deliveries, redrive
 from onceload_core.postgres.quarantine import Selection, find_records
 from onceload_core.postgres.recovery import Recovery
-from onceload_core.postgres.upkeep import tidy
+from onceload_core.postgres.upkeep import forget_messages, tidy
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.stage import sweep
 from onceload_jobs.files.notes import Note
@@ -315,7 +315,7 @@ class World:
 
     def _maintain(self) -> None:
         tidy(self.engine, self.name)
-        PostgresLedger(self.engine).forget_messages()
+        forget_messages(self.engine)
         sweep(self.engine)
 
     def _misplace(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 from onceload_jobs.pipeline.declared import Format
 from tests.typed_files import avro_of, content_of
 from tests.unit.draft.drafts import columns_of, draft_of
+from tests.waiting import PATIENCE_S
 
 TYPES = {"id": pa.int64(), "cents": pa.decimal128(12, 2), "at": pa.timestamp("us", "UTC"), "more": pa.list_(pa.int64())}
 
@@ -65,7 +66,11 @@ def test_no_avro_file_ends_the_process(tmp_path, schema, records, code):
     path.write_bytes(avro_of(schema, records))
 
     found = subprocess.run(
-        [sys.executable, "-m", "onceload", "draft", str(path)], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "onceload", "draft", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
     assert (found.returncode, "Traceback" in found.stderr) == (code, False)
