@@ -502,3 +502,23 @@ def test_a_statement_whose_plan_is_gone_is_planned_again_by_the_next_try(dsn, ch
 
     assert ledger.position("events") == 0
     engine.dispose()
+
+
+@pytest.mark.parametrize(("producers", "is_kept"), [(100, True), (101, False)])
+def test_only_the_plan_of_a_commit_of_few_producers_is_kept(engine, ledger, producers, is_kept):
+    """From the sixth time on, Postgres takes one plan for any number, which is a hundred times slower for many."""
+    session = ledger.open_session("events", SessionName("loader"))
+    ids = ledger.register("events", [(str(number), 1) for number in range(producers)]).values()
+    advances = tuple(Advance(producer_id=each, spans=SpanSet.of((0, 10)), rows=10) for each in ids)
+    kept = "SELECT count(*) > 0 FROM pg_prepared_statements WHERE statement LIKE '%UPDATE onceload.producer%'"
+
+    def write(connection):
+        connections.append(connection.connection.dbapi_connection)
+        return 0
+
+    connections = []
+    ledger.commit(Commit(session=session, batch=Batch("b"), advances=advances, write_rows=write))
+
+    with engine.connect() as connection:
+        assert connection.connection.dbapi_connection is connections[0]
+        assert connection.execute(text(kept)).scalar_one() is is_kept

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceload_core.declaration import EditRefused, LoadedByAnother
+from onceload_core.errors import AlreadyConsumed
 from onceload_core.names import Position
 from onceload_core.postgres import loaded_files
 from onceload_core.postgres.recovery import recover_state
@@ -92,6 +93,19 @@ def test_a_commit_waits_for_another_pipeline_that_commits_the_same_file_at_the_s
     second.join(timeout=PATIENCE_S)
 
     assert outcomes == ["events"]
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_commit_that_was_refused_for_files_that_are_free_now_is_refused(loads, monkeypatch):
+    """A rewind of the other pipeline may free them between the refusal and the look for the reason."""
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    monkeypatch.setattr(loaded_files, "_refuse", lambda *_, **__: None)
+
+    with pytest.raises(AlreadyConsumed, match=r"a\.jsonl"):
+        load_now(loads, renamed(loads.declared))
+
     assert loads.rows() == [1, 2]
 
 

@@ -4733,4 +4733,20 @@ BUGS = (
         wrong="    is_away = found.row is None\n",
         tests=(f"{OF_ATTEMPTS}::test_a_killed_load_is_stuck_until_a_load_succeeds",),
     ),
+    Bug(
+        name="the plan of a commit of many producers is for any number of them",
+        file=CONNECTION,
+        correct="    if items > _PREPARED_ITEMS_MAX:\n",
+        wrong="    if items > 10 * _PREPARED_ITEMS_MAX:\n",
+        tests=(f"{IN_POSTGRES}::test_only_the_plan_of_a_commit_of_few_producers_is_kept",),
+    ),
+    Bug(
+        name="files that were set free while a commit was refused are loaded by it and belong to no pipeline",
+        file="dedup_core/onceload_core/postgres/loaded_files.py",
+        correct="        raise AlreadyConsumed(pipeline, tuple(refused))\n",
+        wrong="        return\n",
+        tests=(
+            "tests/loads/test_loaded_files.py::test_a_commit_that_was_refused_for_files_that_are_free_now_is_refused",
+        ),
+    ),
 )

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection, TextClause, text
@@ -27,6 +27,7 @@ from onceload_core.postgres import loaded_files
 from onceload_core.postgres.connection import (
     Record,
     array,
+    execute_for,
     execute_prepared,
     in_batches,
     on_table,
@@ -174,10 +175,10 @@ def advance(connection: Connection, taken: Record, commit: Commit[Connection], *
         if each.takes_name_of is not None:
             _swap_names(connection, taken, commit, producer_id=each.producer_id, other_id=each.takes_name_of)
     # A table of its own has a statement of its own, which is not worth keeping.
-    execute = connection.execute if isinstance(commit, BulkCommit) else partial(execute_prepared, connection)
+    items = SEQUENCE_END if isinstance(commit, BulkCommit) else len(commit.advances)
     for offered, its_binds in _offered(commit):
         binds = {**taken_binds, **its_binds, "repeats_allowed": repeats_allowed}
-        done = execute(_offering("advance_producers", offered.text), binds).one()
+        done = execute_for(connection, _offering("advance_producers", offered.text), binds, items=items).one()
         if done.advanced != done.offered:
             refused = connection.execute(_offering("producers_refused", offered.text), binds).scalars()
             raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))

@@ -137,6 +137,19 @@ def execute_prepared(connection: Connection, statement: TextClause, binds: Mappi
         raise DatabaseLost("using a prepared statement", first_line(error)) from error
 
 
+#: The plan of a prepared statement is for any number of items. For many, it may take a hundred times as long as theirs.
+_PREPARED_ITEMS_MAX = 100
+
+
+def execute_for(
+    connection: Connection, statement: TextClause, binds: Mapping[str, object], *, items: int
+) -> CursorResult[Any]:
+    """Execute a statement on some items: for few, its plan is kept; for many, it is planned for them."""
+    if items > _PREPARED_ITEMS_MAX:
+        return connection.execute(statement, binds)
+    return execute_prepared(connection, statement, binds)
+
+
 _BATCH_ITEMS_MAX = 100_000
 #: The server limits a statement to 1 GB, and each byte is sent as two digits.
 _BATCH_BYTES_MAX = 64 * 2**20

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from onceload_core.declaration import ROOT, TARGET, Declaration, LoadedByAnother
+from onceload_core.errors import AlreadyConsumed
 from onceload_core.names import ProducerId
 from onceload_core.pipeline import Pipeline
-from onceload_core.postgres.connection import Record, array, execute_prepared, in_batches, statements
+from onceload_core.postgres.connection import Record, array, execute_for, in_batches, statements
 
 SQL = statements("loaded_files.sql")
 
@@ -21,9 +22,11 @@ def own(connection: Connection, taken: Record, pipeline: str, files: Sequence[Pr
         return
     where = {"target": taken.target, "folder": taken.folder}
     binds = {**where, "pipeline_id": taken.pipeline_id, "producer_ids": array(files)}
-    refused = execute_prepared(connection, SQL["own_files"], binds).scalars().all()
+    refused = execute_for(connection, SQL["own_files"], binds, items=len(files)).scalars().all()
     if refused:
         _refuse(connection, pipeline, refused, **where)
+        # Meanwhile, a rewind of the other pipeline has set its files free.
+        raise AlreadyConsumed(pipeline, tuple(refused))
 
 
 def refuse_files_of_others(connection: Connection, pipeline: Pipeline, names: Sequence[str]) -> None:
