@@ -158,10 +158,10 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
 
 
 def _publishing(declared: "Declared", batch: str) -> str:
-    publishing = f"`onceload publish {PIPELINE_FILE} --batch {shlex.quote(batch)}`"
+    publishing = f"`onceload publish {PIPELINE_FILE} --batch={shlex.quote(batch)}`"
     if declared.suite is None:
         return publishing
-    return f"after `onceload audit {PIPELINE_FILE} --batch {shlex.quote(batch)}`, {publishing}"
+    return f"after `onceload audit {PIPELINE_FILE} --batch={shlex.quote(batch)}`, {publishing}"
 
 
 def publish(arguments: Arguments, settings: Settings) -> ExitCode:

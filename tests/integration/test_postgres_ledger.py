@@ -516,7 +516,7 @@ def test_only_the_plan_of_a_commit_of_few_producers_is_kept(engine, ledger, prod
         connections.append(connection.connection.dbapi_connection)
         return 0
 
-    connections = []
+    connections: list[object] = []
     ledger.commit(Commit(session=session, batch=Batch("b"), advances=advances, write_rows=write))
 
     with engine.connect() as connection:

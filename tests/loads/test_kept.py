@@ -368,7 +368,10 @@ def test_a_batch_whose_new_column_another_load_added_with_another_type_is_given_
     other = loads.load()
     held = loads.load()
 
-    with pytest.raises(NothingKept, match=r"columns of other types to the target \(more text\).*onceload stage FILE"):
+    with pytest.raises(
+        NothingKept,
+        match=r"columns of other types to the target \(more text\).*onceload stage PIPELINE.yaml --batch=one",
+    ):
         publish_now(loads)
 
     assert (other.loaded, held.loaded) == (1, 0)

@@ -150,6 +150,6 @@ def test_a_stage_prints_the_command_that_publishes_it_unless_a_task_of_airflow_d
     by_hand = command("stage", str(file), "--batch=-one", ONCELOAD_DSN=dsn)
     by_airflow = command("stage", str(file), "--batch=-one", ONCELOAD_DSN=dsn, **run)
 
-    advice = f"run `onceload publish {file} --batch=-one`"
+    advice = f"`onceload publish {file} --batch=-one` writes them to the target"
     assert [advice in each.stderr for each in (by_hand, by_airflow)] == [True, False]
     assert "1 rows are staged" in by_airflow.stderr

@@ -97,8 +97,8 @@ def test_a_record_that_is_too_long_is_not_a_difference(loads):
 def test_rows_of_another_pipeline_in_the_same_table_are_not_compared(loads):
     loads.write("a.jsonl", line(1))
     loads.load()
-    # In another way of writing, which is how two pipelines load the same files into one table on purpose.
-    source = replace(loads.declared.source, path=f"{loads.folder}/./*.jsonl")
+    loads.write("others/a.jsonl", line(1))
+    source = replace(loads.declared.source, path=f"{loads.folder}/others/*.jsonl")
     loads.load(pipeline=replace(loads.declared.pipeline, name="others"), source=source)
 
     assert loads.rows() == [1, 1]

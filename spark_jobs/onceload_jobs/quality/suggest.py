@@ -113,7 +113,7 @@ def _where(
     if batch is not None:
         kept = PostgresBatches(engine, declared.name).find(batch)
         if kept is None:
-            staging = f"`onceload stage {PIPELINE_FILE} --batch {quote(batch)}`"
+            staging = f"`onceload stage {PIPELINE_FILE} --batch={quote(batch)}`"
             no_batch = "no --batch, because with publish: direct nothing is staged"
             expected = no_batch if declared.is_direct else f"a staged batch ({staging})"
             raise SettingRefused("--batch", f"{batch}, which is not staged", expected)

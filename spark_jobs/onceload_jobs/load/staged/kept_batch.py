@@ -55,8 +55,8 @@ class NothingKept(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: batch {self.batch} cannot be published: {self.found}. Nothing of it was "
-            "published, and the next load plans the same records again. Run `onceload load FILE`, or stage the batch "
-            f"again under the same name with `onceload stage FILE --batch {self.batch}`."
+            f"published, and the next load plans the same records again. Run `onceload load {PIPELINE_FILE}`, or stage "
+            f"the batch again under the same name with `onceload stage {PIPELINE_FILE} --batch={quote(self.batch)}`."
         )
 
 
@@ -71,7 +71,7 @@ class NotAudited(WrongUse):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: batch {self.batch} was not published, because it was not audited with suite "
-            f"{self.suite}. It stays staged. First run `onceload audit {PIPELINE_FILE} --batch {quote(self.batch)}`."
+            f"{self.suite}. It stays staged. First run `onceload audit {PIPELINE_FILE} --batch={quote(self.batch)}`."
         )
 
 
@@ -88,7 +88,7 @@ class SealedLineContinued(NeedsAPerson):
             f"pipeline {self.pipeline}: batch {self.batch} was not published, because files have grown since it was "
             f"staged, in a last line that counted as sealed (source.sealed): {', '.join(self.files)}. The staged rows "
             "hold only the beginning of that line, and nothing of the batch was loaded. Give the batch up with "
-            f"`onceload publish {PIPELINE_FILE} --batch {quote(self.batch)} --give-up`, and load again."
+            f"`onceload publish {PIPELINE_FILE} --batch={quote(self.batch)} --give-up`, and load again."
         )
 
 
