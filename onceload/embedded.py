@@ -233,7 +233,7 @@ def _make_data(server: Server) -> None:
     try:
         new.rename(server.data)
     except OSError as error:
-        raise _not_started(server, reason=f"another host has just made its data ({error.strerror})") from error
+        raise _not_started(server, reason=f"another host has just created the data ({error.strerror})") from error
     _sync_folder(server.folder)
 
 

@@ -125,7 +125,7 @@ def _lags(seen: Mapping[str, tuple[float, Lag]], failed: Mapping[str, Unknown]) 
     files = _gauge("lag_files", "Files with new records, or that are being loaded.")
     size = _gauge("lag_bytes", "Bytes that a load would read; for compressed files, the compressed size.")
     refused = _gauge("refused_files", "Files that cannot be read, or need a person.")
-    wait = _gauge("waiting_seconds", "How long the new file has waited that has waited longest; 0 without new files.")
+    wait = _gauge("waiting_seconds", "The longest time that a new file has been waiting; 0 without new files.")
     age = _gauge("lag_age_seconds", "Seconds since the files were last listed.")
     for name, (seen_at, lag) in seen.items():
         files.add_metric([name], lag.files)

@@ -111,7 +111,7 @@ def held(folder: Path, *, problem: str) -> DatabaseUnreachable:
         doing=f"using {folder}",
         reason=f"a process of the server{started} still runs, and {problem}",
         fix=f"Run the command where that server runs, for example in the same container, or stop it there {_HOW}. If "
-        f"it was killed, end its other processes. {_FOR_SEVERAL}",
+        f"it was killed, end its remaining processes. {_FOR_SEVERAL}",
     )
 
 

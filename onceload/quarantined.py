@@ -48,7 +48,7 @@ def what_to_do(record: KeptRecord, ways: Ways) -> list[str]:
     pipeline = f"--pipeline {quote(record.pipeline)}"
     discard = f"discard it: `onceload quarantine discard {pipeline} {named} --yes`"
     if record.is_replaced:
-        return ["its file was loaded again as a whole since then, so it cannot be retried", discard]
+        return ["its whole file was loaded again after that, so it cannot be retried", discard]
     again = f"or load its file again: {reload_command(record.file)}. Then discard it"
     if ways.against_retry is not None:
         refusal = f"it cannot be retried, because the pipeline declares {ways.against_retry}"

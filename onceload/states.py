@@ -184,7 +184,7 @@ def _wrong_in_loads(found: Found) -> Iterator[Cause]:
     is_away = found.row is None or not found.row.sessions_alive
     if is_away and attempt.running_age_s is not None and attempt.running_age_s > _LOST_AFTER_S:
         age = time_in_words(float(attempt.running_age_s))
-        reason = f"the load of batch {attempt.running} began {age} ago and has not ended, but has no session"
+        reason = f"the load of batch {attempt.running} began {age} ago and has not ended, and no session works on it"
         yield Cause(state=State.STUCK, reason=reason, next=f"run `onceload load {found.file}`")
 
 
@@ -248,7 +248,7 @@ def _too_many_quarantined(found: Found, row: Record) -> Iterator[Cause]:
     limit = declared if declared.is_declared else QUARANTINED_MAX
     held, records = int(row.quarantined), int(row.records_beside)
     if limit.is_passed(quarantined=held, records=records):
-        share = f"{held / max(held, records):.1%} of the records loaded with them"
+        share = f"{held / max(held, records):.1%} of the records in the same commits"
         bound = f"{limit.records:,}" if limit.share is None else f"{limit.share * 100:.4g}%"
         reason = f"{counted(held, 'record')} in quarantine, {share} (bound: {bound})"
         what_now = f"run `onceload quarantine list --pipeline {row.name}`"

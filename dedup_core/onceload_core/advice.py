@@ -60,7 +60,7 @@ class Ways:
         """How to load the records of a pipeline whose records cannot be retried."""
         if not self.takes_late_records:
             return (
-                "load such records by a pipeline file of its own with order: any, because this one counts their ids as "
-                "duplicates"
+                "load such records with a separate pipeline file that declares order: any, because this pipeline "
+                "counts their ids as duplicates"
             )
         return "write the fixed records into a new file below source.path, and load it"

@@ -152,8 +152,8 @@ class LoadedByAnother(WrongUse):
         table = self.table.replace('"', "")
         return (
             f"pipeline {self.pipeline}: pipeline {self.other} has loaded {files} into {table}. A file belongs to "
-            "one pipeline per table, or its records would be there twice. Nothing more of it is loaded by "
-            f"{self.pipeline}. If {self.other} was renamed to {self.pipeline}, restore the name {self.other}, or "
+            "one pipeline per table, because its records would be duplicated otherwise. Nothing more of it is loaded "
+            f"by {self.pipeline}. If {self.other} was renamed to {self.pipeline}, restore the name {self.other}, or "
             "rename it in the database before the next load (docs/how-to/edit-a-pipeline.md). If only other files "
             f"were meant, change source.path so that it does not match these. To load them with {self.pipeline} "
             f"instead, first delete their rows with the pipeline file of {self.other}: `onceload recover rewind "

@@ -368,9 +368,9 @@ class StateDiffers(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: the database at position {self.position} does not match the ledger, and "
-            f"differs for {some(self.producers)}. Nothing was changed. Compare the producers with `onceload recover "
-            f"state --pipeline {quote(self.pipeline)} --dry-run`, the rows with `onceload verify {PIPELINE_FILE}`."
+            f"pipeline {self.pipeline}: the database at position {self.position} differs from the ledger "
+            f"for {some(self.producers)}. Nothing was changed. Compare the producers with `onceload recover "
+            f"state --pipeline {quote(self.pipeline)} --dry-run`, and the rows with `onceload verify {PIPELINE_FILE}`."
         )
 
 
@@ -379,8 +379,8 @@ class SnapshotRefused(StateDiffers):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: no snapshot was taken at position {self.position}, because the live state "
-            f"differs from the ledger for {some(self.producers)}. A load could lose or repeat records. Look with "
-            f"`onceload recover state --pipeline {quote(self.pipeline)} --dry-run`, and repair without --dry-run."
+            f"differs from the ledger for {some(self.producers)}. A load could lose or repeat records. To "
+            f"repair it, run `onceload recover state --pipeline {quote(self.pipeline)}`, first with --dry-run."
         )
 
 

@@ -21,9 +21,9 @@ class RowsDiffer(NeedsAPerson):
     def __str__(self) -> str:
         if self.written is None:
             return (
-                f"pipeline {self.pipeline}, batch {self.batch}: write_rows returned no number of rows instead of "
-                f"{self.expected:,}. The commit was rolled back, and none of these rows is loaded. Return the number "
-                "of rows that the database wrote, such as the rowcount of the statement, and commit again."
+                f"pipeline {self.pipeline}, batch {self.batch}: write_rows did not return the number of rows "
+                f"(expected {self.expected:,}). The commit was rolled back, and none of these rows is loaded. Return "
+                "the number of rows that the database wrote, such as the rowcount of the statement, and commit again."
             )
         return (
             f"pipeline {self.pipeline}, batch {self.batch}: the database wrote {self.written:,} rows instead of "

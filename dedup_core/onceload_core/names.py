@@ -14,7 +14,7 @@ Batch = NewType("Batch", str)
 class Version(NamedTuple):
     """A version of a declaration.
 
-    The number alone may be given out twice: a failover may lose the commit that took it first.
+    The number alone may be assigned twice: a failover may lose the commit that took it first.
     """
 
     number: int

@@ -1,8 +1,8 @@
 """The files that are loaded into a table, each with the pipeline that loaded it.
 
-It only adds. Files that are loaded already are added too, below the folder of the version in force: a relative one is
-taken to start where this runs. Loads wait meanwhile. Processes of the previous release run on it, but they do not add
-the files that they load. The next load of the pipeline by this release does, and corrects relative folders.
+It only adds. Files that are loaded already are added too, below the folder of the version in force. A relative folder
+is resolved from the folder where this runs. Loads wait meanwhile. Processes of the previous release run on it, but they
+do not add the files that they load. The next load of the pipeline by this release does, and corrects relative folders.
 """
 
 import os

@@ -115,7 +115,7 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     if found.applied:
         what_now = f"Run `onceload load {PIPELINE_FILE}` to load the records again"
         if not has_source(pipeline.declared):
-            what_now = "Let the program load its rows again: `load_rows` refuses later ids until these are loaded"
+            what_now = "Load these rows again from your program: until then, `load_rows` refuses later ids"
         words(f"the ledger records this at position {found.position}. {what_now}")
     elif found.differing and not arguments.accept_differences:
         words(

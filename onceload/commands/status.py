@@ -64,8 +64,8 @@ def status(arguments: Arguments, settings: Settings) -> ExitCode:
             words(f"{row['pipeline']}: {row['state']}: {reason}. To do: {row['next']}")
         if row["not_loaded_again"]:
             words(
-                f"pipeline {row['pipeline']}: producers of which records are not loaded again since a rewind: "
-                f"{row['not_loaded_again']}. `onceload verify` says which of them the next load does not bring"
+                f"pipeline {row['pipeline']}: producers with records that a rewind rolled back, not loaded again yet: "
+                f"{row['not_loaded_again']}. `onceload verify` lists those that the next load cannot load again"
             )
     return ExitCode.DONE
 

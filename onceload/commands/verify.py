@@ -119,9 +119,9 @@ _MEANING = {
         "`onceload recover --help`"
     ),
     "not loaded again": (
-        "a rewind deleted the rows of these records, and no load brings them again. Restore the file and run `onceload "
-        "load`, or let the program load its rows again. If the file is right as it is, and the pipeline can "
-        "replace rows, load it with `--only FILE --replace`"
+        "a rewind deleted the rows of these records, and no load can load them again. Restore the file and run "
+        "`onceload load {file}`, or load the rows again from the program that gave them. If the current content of the "
+        "file is correct, and the pipeline can replace rows, load it with `--only FILE --replace`"
     ),
     "loaded again": (
         "records were loaded more than once, so their rows are duplicated. That happens if the producer state was "

@@ -79,7 +79,7 @@ def _check(url: str, elements: Sequence[bytes], rest: bytes) -> None:
         fix = "Write each record as an object with a name for each value, or as a line of CSV"
         raise FileRefused(url, DOCUMENT, found, fix)
     if rest:
-        found = f"more follows behind its array: {rest[:_REST_SHOWN].decode(errors='backslashreplace')!r}"
+        found = f"there is more text after its array: {rest[:_REST_SHOWN].decode(errors='backslashreplace')!r}"
         fix = "Write the records of all arrays as one array, or one on each line (jq -c '.[]')"
         raise FileRefused(url, DOCUMENT, found, fix)
 

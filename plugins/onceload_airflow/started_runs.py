@@ -18,7 +18,7 @@ DELETED = "deleted"
 
 
 class RunEnded(BaseTrigger):
-    """Fires when a run has ended, or was deleted; that of Airflow's own operator waits forever then."""
+    """Fires when a run has ended or was deleted. Airflow's own trigger waits forever for a deleted run."""
 
     def __init__(self, *, dag_id: str, run_id: str, every_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # Airflow's own.

@@ -237,7 +237,7 @@ def test_a_write_that_returns_no_number_is_refused_in_words(world):
     producer, session = world.producer(), world.session()
     commit = world.commit_of(session, producer, TEN)
 
-    with pytest.raises(RowsDiffer, match="write_rows returned no number of rows instead of 10"):
+    with pytest.raises(RowsDiffer, match=r"write_rows did not return the number of rows \(expected 10\)"):
         world.ledger.commit(replace(commit, write_rows=lambda transaction: print(commit.write_rows(transaction))))
 
     assert world.rows() == []

@@ -282,7 +282,7 @@ def test_a_fixed_record_of_an_ordered_producer_is_loaded_by_a_pipeline_of_its_ow
     (fixed / "later.jsonl").write_text(record("d1", 2))
 
     asked = choose(loads.engine, Selection(pipeline="events")).held
-    with pytest.raises(SettingRefused, match="load such records by a pipeline file of its own with order: any"):
+    with pytest.raises(SettingRefused, match="with a separate pipeline file that declares order: any"):
         retry(loads.engine, loads.ledger, loads.declared, asked, batch=new_batch())
     of_its_own = replace(
         with_devices(loads.declared, Order.ANY),

@@ -43,7 +43,7 @@ def test_a_file_that_is_still_there_waits_to_be_loaded_again(rewound):
 
     assert named(found) == []
     reason = notes(found)[rewound.file.name]
-    assert reason.startswith("nothing of it is loaded since the rewind at position 3 (20")
+    assert reason.startswith("nothing of it has been loaded since the rewind at position 3 (20")
     rewound.load()
     assert (len(rewound.rows()), verified(rewound, deep=True).not_compared) == (100, ())
 
@@ -180,9 +180,7 @@ def test_the_command_line_says_what_is_not_loaded_again(rewound, capsys):
 
     assert main(["status"], environment) == 0
     err = capsys.readouterr().err
-    assert (
-        "pipeline events: producers of which records are not loaded again since a rewind: 1. `onceload verify`" in err
-    )
+    assert "events: producers with records that a rewind rolled back, not loaded again yet: 1. `onceload verify`" in err
     assert main(["status", "--json"], environment) == 0
     assert json.loads(capsys.readouterr().out)["status"][0]["not_loaded_again"] == 1
 

@@ -130,7 +130,7 @@ def test_the_reason_of_a_value_that_is_bad_in_the_layout_of_then_names_what_was_
     report = retry_all(loads, source=replace(source, **csv(null="none")), columns=columns_of(WIDE))
 
     assert report.still_bad[held_id].reason == (
-        "'none' is not a valid bigint (read by null as declared when the record was loaded)"
+        "'none' is not a valid bigint (read with the null declared when it was quarantined)"
     )
     assert report.laid_out_otherwise == ("a.csv",)
 

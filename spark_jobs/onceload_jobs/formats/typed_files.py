@@ -59,7 +59,7 @@ def refuse_extensions(url: str, schema: pa.Schema, names: Collection[str]) -> No
     for field in schema:
         if field.name in names and (extension := find_extension(field)):
             expected = f"columns of plain types, {' or '.join(_KNOWN_EXTENSIONS)}"
-            found = f"the column {field.name!r} has the extension type {extension!r}, whose values mean more"
+            found = f"the column {field.name!r} has the extension type {extension!r}, whose values Onceload cannot read"
             raise FileRefused(url, expected, found, _FIX_EXTENSION)
 
 

@@ -176,7 +176,7 @@ class _Load:
         with suppress(OnceloadError, SQLAlchemyError):
             done = report_of(context.ledger, context.declared.name, context.batch, after=context.before)
             if done.loaded:
-                error.add_note(f"Rows that this load had committed before: {done.loaded:,}. They stay loaded.")
+                error.add_note(f"Rows that this load committed before the error: {done.loaded:,}. They stay loaded.")
 
     def _report(self) -> Report:
         context, name = self._context, self._context.declared.name

@@ -216,7 +216,7 @@ def _next_state(
 def _or_take_it(declared: Declared, name: str) -> str:
     """How the new content gets into the target."""
     ways = Ways.of(pipeline_with_declaration(declared).declaration)
-    once = f"or run {reload_command(name)} to load it instead of its loaded rows, " if ways.may_reload else ""
+    once = f"or run {reload_command(name)} to replace its loaded rows with the new content, " if ways.may_reload else ""
     replaced = "`replace` (its loaded rows are deleted) or " if ways.may_reload else ""
     return f"{once}or set on_rewrite to {replaced}`new_generation` (they stay)"
 
@@ -240,7 +240,7 @@ _OTHER_FILE = (
     "a new file, give it another name, or load it with a pipeline of another name whose source.path matches new files "
     "only"
 )
-_MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps of a damaged copy of it"
+_MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps from a damaged copy of it"
 _LOADED_TWICE = "A new generation would load them a second time, so nothing more of it is loaded"
 _EMPTY = "it is empty now, but rows of it are loaded. They stay, and are compared with it once it has content again"
 _BEGINS_ALIKE = (

@@ -148,7 +148,7 @@ def find_unmapped(declared: Declared, layout: Layout, text: bytes, *, is_edited:
         raw = stored.get(column.name, "null")
         if not means_the_same(raw, None if then is None else parse_type(column.name, then), column.type):
             was = "not declared" if then is None else f"stored as {then}"
-            reason = f"it was {was}, and is {column.type} now, in which this value may have another text"
+            reason = f"it was {was}, and is {column.type} now, in which the value may be written differently"
             return Refusal(reason=reason, column=column.name)
     return None
 

@@ -128,7 +128,7 @@ def _explained(refusal: Refusal, fields: Fields) -> Refusal:
     if not fields.differences:
         return refusal
     changed = " and ".join(fields.differences)
-    return replace(refusal, reason=f"{refusal.reason} (read by {changed} as declared when the record was loaded)")
+    return replace(refusal, reason=f"{refusal.reason} (read with the {changed} declared when it was quarantined)")
 
 
 def _under_own_ids(rows: pa.Table, records: Sequence[KeptRecord]) -> pa.Table:

@@ -66,7 +66,7 @@ class Gaps:
     def note_owed(self, owed: Owed) -> None:
         """Note a file of which nothing is loaded any more."""
         then = self._delivery_of(owed.producer) or "; the next load reads it again"
-        self._note(owed.producer, f"nothing of it is loaded since {owed.cause}{then}")
+        self._note(owed.producer, f"nothing of it has been loaded since {owed.cause}{then}")
 
     def note_dead_letters(self, *, but: Container[str]) -> None:
         """Note the dead letters of files that the source does not list."""

@@ -60,7 +60,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (("a.ndjson", '[1, "a"]\n[2, "b"]\n'), "*", (4, "its records are arrays, not objects")),
         (("a.json", '[[1, "a"], [2, "b"]]'), "*", (4, "its records are arrays, not objects")),
         (("a.json", "[1, 2]"), "*", (4, "its records are single values, not objects")),
-        (("a.json", '[{"a": 1}]\n[{"a": 2}]'), "*", (4, "more follows behind its array: '[{\"a\": 2}]'")),
+        (("a.json", '[{"a": 1}]\n[{"a": 2}]'), "*", (4, "there is more text after its array: '[{\"a\": 2}]'")),
         (("a.csv", "\na,b\n1,2\n"), "*", (4, "its first line is empty")),
         (("a.csv", "\na\n1\n"), "*", (4, "its first line is empty")),
         (("a.json", '[{"a": 1'), "*", (1, "it has no complete record in its first 8 bytes")),

@@ -245,7 +245,7 @@ def _check_ids(job: _Job, offered: SpanSet, *, consumed: SpanSet) -> None:
     if job.owed is not None and (left_out := passed_over(offered, consumed=consumed, owed=owed)):
         found = (
             f"the rows have ids {offered.shortened}, but {job.owed.cause} deleted the rows with the ids "
-            f"{left_out.shortened}, and they are not loaded again"
+            f"{left_out.shortened}, which are not loaded again yet"
         )
         expected = (
             "the rows with these ids first (if they no longer exist, load later rows under another name of the "
