@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.terminal import words
+from onceload_core.declaration import LoadedByAnother
 from onceload_core.errors import DatabaseLost, OnceloadError
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.attempts import Left, find_left
@@ -91,6 +92,8 @@ class Unknown:
     reason: str
     #: The pipeline file is wrong. Everything else may be known at the next attempt.
     is_of_file: bool
+    #: The source can be read, but another pipeline has loaded its files.
+    is_of_another: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class Behind:
                 declared = read_for_all_days(path)
                 described[declared.name] = Described(path=path, declared=declared)
             except (OnceloadError, OSError, ValueError) as error:
-                failed[str(path)] = Unknown(reason=str(error), is_of_file=True)
+                failed[str(path)] = Unknown(reason=" ".join(str(error).split()), is_of_file=True)
         self.described = described
         return failed
 
@@ -152,6 +155,8 @@ class Behind:
             except (DatabaseLost, DBAPIError):
                 # The source is not the cause, and all others would fail too.
                 raise
+            except LoadedByAnother as error:
+                failed[name] = Unknown(reason=str(error), is_of_file=False, is_of_another=True)
             except Exception as error:  # noqa: BLE001 - libraries of stores raise errors of their own.
                 failed[name] = Unknown(reason=str(error) or type(error).__name__, is_of_file=False)
         self._report(failed)

@@ -161,6 +161,8 @@ def _wrong_in_files(found: Found) -> Iterator[Cause]:
     if found.failed and found.failed.is_of_file:
         fix = f"correct the file, then run `onceload validate {found.name}`"
         yield Cause(state=State.NEEDS_A_PERSON, reason=found.failed.reason, next=fix)
+    elif found.failed and found.failed.is_of_another:
+        yield Cause(state=State.NEEDS_A_PERSON, reason=found.failed.reason, next=f"run `onceload plan {found.file}`")
     elif found.failed:
         what_now = f"make the source readable, then run `onceload plan {found.file}`"
         yield Cause(state=State.UNREADABLE, reason=found.failed.reason, next=what_now)

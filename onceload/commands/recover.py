@@ -128,7 +128,6 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     return ExitCode.DONE
 
 
-#: What to do after a rewind, of a pipeline with or without a source.
 def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load all sources into a new database, and compare it with a snapshot of the old one."""
     declared = read_declared(arguments)

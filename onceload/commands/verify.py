@@ -71,7 +71,7 @@ def verify(arguments: Arguments, settings: Settings) -> ExitCode:
 def _difference_row(each: "Difference") -> dict[str, object]:
     place = each.span if each.sequence_id is None else str(each.sequence_id)
     if each.column is not None:
-        place = f"{place} {each.column}"
+        place = f"{place} {each.column}" if place else each.column
     return {
         "producer": each.producer,
         "kind": str(each.kind),

@@ -97,6 +97,41 @@ def test_a_commit_waits_for_another_pipeline_that_commits_the_same_file_at_the_s
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_file_that_an_earlier_release_has_loaded_belongs_to_its_pipeline(loads):
+    """It records no address, also after the pipeline has loaded with this release."""
+    loads.write("a.jsonl", lines(1))
+    load_now(loads, loads.declared)
+    loads.write("b.jsonl", lines(2))
+    load_now(loads, loads.declared)
+    execute(loads.admin_dsn, "DELETE FROM onceload.loaded_file WHERE name = 'b.jsonl'")
+
+    with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded \S*/b\.jsonl into"):
+        load_now(loads, renamed(below(loads, "b*.jsonl")))
+
+    assert loads.rows() == [1, 2]
+
+
+def test_a_folder_that_was_refused_to_one_pipeline_is_free_for_the_moved_one(loads):
+    """The first pipeline was refused below the folder of the second one, so it owns nothing there."""
+    x, y, w = (loads.folder / name for name in "xyw")
+    for number, folder in enumerate((x, y)):
+        folder.mkdir()
+        (folder / "f.jsonl").write_text(lines(number))
+    first = edited(loads, source={"path": f"{x}/*.jsonl"})
+    second = renamed(edited(loads, source={"path": f"{y}/*.jsonl"}))
+    load_now(loads, first)
+    load_now(loads, second)
+    y.rename(w)
+    x.rename(y)
+
+    with pytest.raises(LoadedByAnother):
+        load_now(loads, edited(loads, source={"path": f"{y}/*.jsonl", "moved_from": str(x)}))
+    load_now(loads, renamed(edited(loads, source={"path": f"{w}/*.jsonl", "moved_from": str(y)})))
+
+    assert loads.rows() == [0, 1]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
 def test_a_commit_that_was_refused_for_files_that_are_free_now_is_refused(loads, monkeypatch):
     """A rewind of the other pipeline may free them between the refusal and the look for the reason."""
     loads.write("a.jsonl", lines(1, 2))

@@ -4749,4 +4749,18 @@ BUGS = (
             "tests/loads/test_loaded_files.py::test_a_commit_that_was_refused_for_files_that_are_free_now_is_refused",
         ),
     ),
+    Bug(
+        name="a pipeline takes addresses along that it was refused",
+        file=LOADED_FILES_SQL,
+        correct="   AND loaded_file.address = sha256(convert_to(pipeline.folder || loaded_file.name, 'UTF8'))\n",
+        wrong="",
+        tests=(f"{OF_LOADED_FILES}::test_a_folder_that_was_refused_to_one_pipeline_is_free_for_the_moved_one",),
+    ),
+    Bug(
+        name="files that an earlier release has loaded belong to no pipeline",
+        file=LOADED_FILES_SQL,
+        correct=" WHERE pipeline.name <> :pipeline AND declaration.terms ->> 'target.table' = :target AND",
+        wrong=" WHERE false AND",
+        tests=(f"{OF_LOADED_FILES}::test_a_file_that_an_earlier_release_has_loaded_belongs_to_its_pipeline",),
+    ),
 )

@@ -32,7 +32,20 @@ SELECT asked.name, pipeline.name AS other
        AND loaded_file.address = sha256(convert_to(:folder || asked.name, 'UTF8'))
   JOIN onceload.pipeline USING (pipeline_id)
  WHERE pipeline.name <> :pipeline AND to_regclass(:target) IS NOT NULL
- ORDER BY asked.name;
+UNION
+-- A process of an earlier release has loaded them, and records no address.
+SELECT asked.name, pipeline.name
+  FROM onceload.pipeline
+  JOIN onceload.declaration USING (pipeline_id, version)
+  JOIN unnest(CAST(:names AS text[])) AS asked (name) ON starts_with(:folder || asked.name, pipeline.folder)
+  JOIN onceload.producer ON producer.pipeline_id = pipeline.pipeline_id
+       AND producer.name = substr(:folder || asked.name, length(pipeline.folder) + 1)
+ WHERE pipeline.name <> :pipeline AND declaration.terms ->> 'target.table' = :target AND to_regclass(:target) IS NOT NULL
+   AND producer.fingerprint IS NOT NULL AND (producer.copy_of IS NOT NULL OR NOT isempty(producer.consumed))
+   AND NOT EXISTS (
+       SELECT FROM onceload.loaded_file
+        WHERE loaded_file.pipeline_id = producer.pipeline_id AND loaded_file.name = producer.name)
+ ORDER BY name;
 
 -- name: others_by_content
 -- Other pipelines that know files by their content, and have loaded some into a table that is still there.
@@ -89,6 +102,8 @@ SELECT :target, sha256(convert_to(:folder || substr(pipeline.folder || loaded_fi
   FROM onceload.loaded_file JOIN onceload.pipeline USING (pipeline_id)
  WHERE loaded_file.target = :target AND pipeline_id <> :pipeline_id
    AND starts_with(pipeline.folder || loaded_file.name, :before)
+   -- It may have been refused before it loaded anything there.
+   AND loaded_file.address = sha256(convert_to(pipeline.folder || loaded_file.name, 'UTF8'))
  ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
