@@ -61,7 +61,7 @@ def test_state_that_is_damaged_is_recovered_first(grown, is_in_a_snapshot):
             " FROM onceload.producer AS live WHERE live.producer_id = snapshot_producer.producer_id",
         )
 
-    with pytest.raises(StateDiffers, match=r"differs for b.jsonl\. .*recover state"):
+    with pytest.raises(StateDiffers, match=r"differs from the ledger for b.jsonl\. .*recover state"):
         back(grown, 3)
 
     assert grown.ledger.position("events") == 4
@@ -71,7 +71,7 @@ def test_state_that_cannot_be_set_back_is_recovered_first(grown):
     with grown.engine.begin() as connection:
         connection.execute(text("DELETE FROM onceload.producer WHERE name = 'a.jsonl'"))
 
-    with pytest.raises(StateDiffers, match=r"differs for a.jsonl\. .*recover state"):
+    with pytest.raises(StateDiffers, match=r"differs from the ledger for a.jsonl\. .*recover state"):
         back(grown, 1)
 
     assert grown.rows() == [1, 2, 3, 4]
