@@ -106,7 +106,7 @@ _FOUND_STRUCK: dict[str, tuple[range, Callable[[int], Drawn]]] = {
     ),
 }
 #: Their first load dies when it has loaded a part of a file: behind these commits, and the test says if it does not.
-_CUT = range(26, 31)
+_CUT = range(23, 31)
 _FOUND_CUT: dict[str, Callable[[int], Drawn]] = {
     "the head of one content and the tail of another": lambda at: Drawn(
         Words(publish=Publish.DIRECT), (Append(_A, 20), _dies(at), Rewrite(_A, 20), Load())
