@@ -356,7 +356,7 @@ def _strike_until_done(crowd: Crowd, tell: Callable[[str], None]) -> None:
             most, seen_at = loaded, time.monotonic()
         if time.monotonic() - seen_at > PATIENCE_S:
             said = [f"{each.name} ({each.process.returncode}): {each.words.read_text()}" for each in crowd.members]
-            crowd.broken.append(f"nothing got on for {PATIENCE_S:.0f} s: {said}")
+            crowd.broken.append(f"no progress for {PATIENCE_S:.0f} s: {said}")
             return
         # The last is struck before the last messages come.
         if loaded > 0 and crowd.strikes.total() < size.strikes * min(1, (loaded / size.messages + 0.02) / 0.98):

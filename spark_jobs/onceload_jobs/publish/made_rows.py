@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import ProgrammingError
 
 from onceload_core.names import ProducerId
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.pieces import MadeOf, StagedPiece, advances_of
-from onceload_jobs.batch.stage import Stage, StageLost
+from onceload_jobs.batch.stage import Stage, StageLost, still_there
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.publish.source import SQL
 from onceload_jobs.write.sql import filled
@@ -62,11 +61,8 @@ def made_in_files(pieces: Sequence[StagedPiece]) -> tuple[MadeOf, ...] | None:
 
 def made_in_table(connection: Connection, stage: Stage, *, rows: int) -> tuple[MadeOf, ...]:
     """The same of the rows in the table of the stage, all of which must be there."""
-    try:
+    with still_there(stage):
         found = connection.execute(filled(SQL["count_by_record"], rows=stage.rows)).all()
-    except ProgrammingError as error:
-        # Another session has taken the batch over, and dropped its stage.
-        raise StageLost(stage.rows) from error
     if sum(each.rows for each in found) != rows:
         raise StageLost(stage.rows)
     return tuple(MadeOf(**each._mapping) for each in found if each.producer_id is not None)  # noqa: SLF001
