@@ -1,4 +1,4 @@
-"""Values of files whose column is gone from the table, and rows that are told apart from compared ones."""
+"""Values of files whose column is gone from the table, and rows that are not counted as compared."""
 
 from dataclasses import replace
 

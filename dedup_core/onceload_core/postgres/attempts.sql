@@ -32,9 +32,11 @@ outdated AS (
     DELETE FROM onceload.attempt AS earlier
      WHERE earlier.pipeline = :pipeline AND earlier.batch <> :batch
        AND (:looked OR earlier.looked_at IS NULL) AND (:listed OR earlier.listed_at IS NULL)
-       AND (earlier.ended_at >= earlier.begun_at OR (:exit_code = 0 AND earlier.begun_at < CAST(:begun_at AS timestamptz))))
+       AND (earlier.ended_at >= earlier.begun_at
+            OR (:exit_code = 0 AND earlier.begun_at < CAST(:begun_at AS timestamptz))))
 INSERT INTO onceload.attempt (pipeline, batch, begun_at, ended_at, exit_code, reason, listed_at, looked_at)
-VALUES (:pipeline, :batch, CAST(:begun_at AS timestamptz), clock_timestamp(), :exit_code, :reason, CASE WHEN :listed THEN CAST(:begun_at AS timestamptz) END,
+VALUES (:pipeline, :batch, CAST(:begun_at AS timestamptz), clock_timestamp(), :exit_code, :reason,
+        CASE WHEN :listed THEN CAST(:begun_at AS timestamptz) END,
         CASE WHEN :looked THEN CAST(:begun_at AS timestamptz) END)
     ON CONFLICT (pipeline, batch) DO UPDATE
    SET ended_at = excluded.ended_at, exit_code = excluded.exit_code, reason = excluded.reason,

@@ -137,14 +137,15 @@ def execute_prepared(connection: Connection, statement: TextClause, binds: Mappi
         raise DatabaseLost("using a prepared statement", first_line(error)) from error
 
 
-#: The plan of a prepared statement is for any number of items. For many, it may take a hundred times as long as theirs.
+#: After five executions, Postgres plans a prepared statement for any number of items. With many, such a plan may take a
+#: hundred times as long as one that is made for their number.
 _PREPARED_ITEMS_MAX = 100
 
 
 def execute_for(
     connection: Connection, statement: TextClause, binds: Mapping[str, object], *, items: int
 ) -> CursorResult[Any]:
-    """Execute a statement on some items: for few, its plan is kept; for many, it is planned for them."""
+    """Execute a statement on some items. Its plan is kept for few items, and made each time for many."""
     if items > _PREPARED_ITEMS_MAX:
         return connection.execute(statement, binds)
     return execute_prepared(connection, statement, binds)

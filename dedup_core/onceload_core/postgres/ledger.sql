@@ -556,4 +556,3 @@ SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date);
 
 -- name: prepare_message_days
 SELECT onceload.prepare_message_days();
-

@@ -81,6 +81,7 @@ SELECT DISTINCT declaration.terms ->> 'target.table', sha256(convert_to(pipeline
    AND NOT EXISTS (
        SELECT FROM onceload.loaded_file
         WHERE loaded_file.pipeline_id = :pipeline_id AND loaded_file.name = producer.name)
+ ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
 -- name: set_folder
@@ -92,6 +93,7 @@ UPDATE onceload.pipeline SET folder = :folder WHERE pipeline_id = :pipeline_id;
 INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
 SELECT DISTINCT :target, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
   FROM onceload.loaded_file WHERE pipeline_id = :pipeline_id AND target = :target
+ ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
 -- name: move_files_of_others
@@ -122,7 +124,7 @@ WITH renamed AS (
     RETURNING *
 )
 INSERT INTO onceload.loaded_file (target, address, pipeline_id, name, is_compared)
-SELECT :target, address, pipeline_id, name, is_compared FROM renamed
+SELECT :target, address, pipeline_id, name, is_compared FROM renamed ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
 -- name: forget_table
