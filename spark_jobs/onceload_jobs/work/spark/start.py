@@ -29,12 +29,11 @@ _LOCAL_OPTIONS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-#: What Spark raises about a master or an option.
+#: What Spark raises about an option.
 _REFUSALS = frozenset(
     {
         "java.lang.IllegalArgumentException",
         "java.lang.NumberFormatException",
-        "org.apache.spark.SparkException",
         "org.apache.spark.SparkIllegalArgumentException",
         "org.apache.spark.SparkNumberFormatException",
     }
@@ -90,7 +89,9 @@ def is_refusal(error: Exception) -> bool:
     """
     if isinstance(error, Py4JJavaError):
         with suppress(Py4JError, OSError):
-            return str(error.java_exception.getClass().getName()) in _REFUSALS
+            name, reason = str(error.java_exception.getClass().getName()), str(error.java_exception.getMessage())
+            # The same exception also reports an application that a cluster has ended.
+            return name in _REFUSALS or (name == "org.apache.spark.SparkException" and "aster URL" in reason)
         return False
     # From 128 on, a shell adds the number of the signal that killed its program.
     return 0 < _exit_code(error) < 128
