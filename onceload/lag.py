@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from onceload.named_files import with_file
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.terminal import words
@@ -156,9 +157,10 @@ class Behind:
                 # The source is not the cause, and all others would fail too.
                 raise
             except LoadedByAnother as error:
-                failed[name] = Unknown(reason=str(error), is_of_file=False, is_of_another=True)
+                failed[name] = Unknown(reason=with_file(str(error), each.path), is_of_file=False, is_of_another=True)
             except Exception as error:  # noqa: BLE001 - libraries of stores raise errors of their own.
-                failed[name] = Unknown(reason=str(error) or type(error).__name__, is_of_file=False)
+                reason = with_file(str(error), each.path) or type(error).__name__
+                failed[name] = Unknown(reason=reason, is_of_file=False)
         self._report(failed)
         self.seen = {name: seen for name, seen in self.seen.items() if name in described}
         self.failed = failed
@@ -168,7 +170,7 @@ class Behind:
         # Read this first: what is loaded meanwhile is not in the plan.
         left = find_left(self.engine, declared.name)
         with self.reaching(declared.source.path):
-            plan = make_plan(declared, ledger, now_s=now)
+            plan = _naming(self.described[declared.name].path, make_plan(declared, ledger, now_s=now))
         refused = [note for note in plan.notes if _is_refused(note)]
         waiting = _waiting(plan)
         remarks = [
@@ -249,6 +251,15 @@ def _waiting(plan: Plan) -> dict[str, Waiting]:
 
 def _age(file: FileToRead) -> tuple[float, str]:
     return file.listed.modified_at or 0.0, file.listed.name
+
+
+def _naming(file: Path, plan: Plan) -> Plan:
+    """The plan, with the pipeline file in the commands of its notes."""
+
+    def named(notes: Iterable[Note]) -> tuple[Note, ...]:
+        return tuple(replace(note, reason=with_file(note.reason, file)) for note in notes)
+
+    return replace(plan, notes=named(plan.notes), remarks=frozenset(named(plan.remarks)))
 
 
 def _waiting_since(plan: Plan, left: Left, before: Mapping[str, _Seen], *, now: float) -> dict[str, _Seen]:

@@ -19,6 +19,11 @@ def named(file: Path, given: Sequence[str] = ()) -> str:
     return shlex.join([str(file), *(part for each in given for part in ("--set", each))])
 
 
+def with_file(text: str, file: Path) -> str:
+    """A message whose commands name this pipeline file."""
+    return text.replace(PIPELINE_FILE, named(file))
+
+
 def named_by_pipeline(pipeline: str, *, folders: Iterable[Path] = FOLDERS) -> str:
     """The file of a pipeline, if one is found here; otherwise a word that stands for it."""
     found = [path for folder in folders for path in _files_in(folder) if _name_in(path) == pipeline]

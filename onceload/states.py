@@ -11,6 +11,7 @@ from typing import Any
 
 from onceload.lag import Behind, Described, Lag, Unknown
 from onceload.terminal import counted, time_in_words
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.postgres.connection import Record
 from onceload_jobs.pipeline.declared import ON_ARRIVAL, Declared, QuarantineLimit
 
@@ -70,7 +71,7 @@ class Found:
     @property
     def file(self) -> str:
         """The pipeline file, for commands."""
-        return str(self.described.path) if self.described else "FILE"
+        return str(self.described.path) if self.described else PIPELINE_FILE
 
 
 @dataclass(frozen=True, kw_only=True)

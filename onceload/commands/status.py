@@ -9,6 +9,7 @@ from onceload.commands.arguments import Arguments, Commands, command, limit_opti
 from onceload.databases import open_database
 from onceload.settings import Settings
 from onceload.terminal import show_json, show_table, words
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import ExitCode, NotFound
 from onceload_core.postgres.attempts import look_attempts
 from onceload_core.postgres.metrics import look_now
@@ -65,7 +66,8 @@ def status(arguments: Arguments, settings: Settings) -> ExitCode:
         if row["not_loaded_again"]:
             words(
                 f"pipeline {row['pipeline']}: producers with records that a rewind rolled back, not loaded again yet: "
-                f"{row['not_loaded_again']}. `onceload verify` lists those that the next load cannot load again"
+                f"{row['not_loaded_again']}. `onceload verify {row['file'] or PIPELINE_FILE}` lists those that the "
+                "next load cannot load again"
             )
     return ExitCode.DONE
 
@@ -97,5 +99,7 @@ def _rows(engine: Engine, arguments: Arguments) -> list[dict[str, object]]:
             "last_load_reason": last.reason if last else None,
         }
         facts = {"state": verdict.state, "reason": verdict.reason, "next": verdict.next, **last_load}
-        rows.append({"pipeline": name, **_UNKNOWN, **known.get(name, {}), **facts})
+        described = found[name].described
+        file = described.path if described else None
+        rows.append({"pipeline": name, "file": file, **_UNKNOWN, **known.get(name, {}), **facts})
     return rows

@@ -4,12 +4,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from airflow.sdk import get_current_context
 
+from onceload.named_files import with_file
 from onceload.outcome import Outcome
 from onceload_airflow.versions import AirflowException, AirflowFailException, AirflowRescheduleException
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
+from onceload_core.messages import whole_message
 from onceload_core.pause import PipelinePaused
 
 _LOG = logging.getLogger(__name__)
@@ -21,17 +25,18 @@ _UPGRADE_LOOKS_EVERY = timedelta(minutes=1)
 
 
 @contextmanager
-def in_airflows_words() -> Iterator[None]:
-    """Translate errors, so that Airflow retries only what a retry can solve."""
+def in_airflows_words(pipeline_file: str = PIPELINE_FILE) -> Iterator[None]:
+    """Translate errors, so that Airflow retries only what a retry can solve; the commands in them name the file."""
     try:
         yield
-    except UpgradeUnfinished as error:
-        raise _during_an_upgrade(str(error)) from error
     except OnceloadError as error:
+        message = with_file(whole_message(error), Path(pipeline_file))
+        if isinstance(error, UpgradeUnfinished):
+            raise _during_an_upgrade(message) from error
         # A pause may last for days, and ends when a person wants it to.
         if error.exit_code in _FINAL or isinstance(error, PipelinePaused):
-            raise AirflowFailException(str(error)) from error
-        raise AirflowException(str(error)) from error
+            raise AirflowFailException(message) from error
+        raise AirflowException(message) from error
 
 
 def failure_of(outcome: Outcome | None, *, exit_code: int, last_line: str) -> AirflowException:

@@ -18,6 +18,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, BaseSensorOperator, Conn
 import onceload
 import onceload_jobs
 from onceload.databases import open_database
+from onceload.named_files import with_file
 from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
 from onceload.pipeline import Pipeline
 from onceload.pipeline_file import placeholders, read_pipeline
@@ -79,11 +80,14 @@ class _OfPipeline(BaseOperator):
         declared = read_pipeline(Path(self.pipeline_file), offered=given_values(context))
         return OnceloadHook(self.onceload_conn_id).pipeline(declared)
 
+    def with_file(self, text: str) -> str:
+        return with_file(text, Path(self.pipeline_file))
+
     def look(self, context: "Context", *, batch: str | None = None) -> "Found":
         """What there is to load of the files that the run was asked for."""
         from onceload.runs import look
 
-        with in_airflows_words():
+        with in_airflows_words(self.pipeline_file):
             files, replaces = chosen_files(context), is_replacing(context)
             return look(self.pipeline(context), only=files, replaces=replaces, batch=batch)
 
@@ -92,7 +96,7 @@ class _OfPipeline(BaseOperator):
         """Skip the task if nothing is staged because the batch is published, or another load was faster."""
         from onceload.runs import is_published
 
-        with in_airflows_words():
+        with in_airflows_words(self.pipeline_file):
             try:
                 yield
             except onceload.NothingKept as error:
@@ -133,16 +137,17 @@ class Plan(ShortCircuitOperator, _OfPipeline):
     def _is_anything_new(self, context: "Context") -> bool:
         from onceload.runs import look_for_run
 
-        with in_airflows_words():
+        with in_airflows_words(self.pipeline_file):
             files, replaces = chosen_files(context), is_replacing(context)
             found = look_for_run(self.pipeline(context), only=files, replaces=replaces, batch=batch_of(context))
         for line in found.lines:
-            self.log.info(line)
-        if not found.is_anything_new and found.needs_a_person:
-            raise AirflowFailException("nothing can be loaded, and these files need a person: " + found.needs_a_person)
-        if not found.is_anything_new and found.held:
+            self.log.info(self.with_file(line))
+        needs_a_person, held = self.with_file(found.needs_a_person), self.with_file(found.held)
+        if not found.is_anything_new and needs_a_person:
+            raise AirflowFailException(f"nothing can be loaded, and these files need a person: {needs_a_person}")
+        if not found.is_anything_new and held:
             # Its run may be about to publish it.
-            raise AirflowException(f"nothing can be loaded, because all new files are held: {found.held}. {_CLEAR}")
+            raise AirflowException(f"nothing can be loaded, because all new files are held: {held}. {_CLEAR}")
         # The task load waits for other loads, and then loads what they leave.
         is_awaited = found.is_busy and not is_followed(context, Path(self.pipeline_file))
         return found.is_anything_new or is_awaited
@@ -199,7 +204,7 @@ class Load(_OfPipeline):
         self.log.info("the load runs %s", where)
         # Only `publish` accepts differences, because it never replaces loaded rows with those of an empty file.
         publishes = self.publishes and not accepts_differences(context)
-        with in_airflows_words():
+        with in_airflows_words(self.pipeline_file):
             arguments = self._arguments(context, is_here=is_here, publishes=publishes)
             command = (
                 [sys.executable, _PROGRAM, *arguments]
@@ -325,7 +330,7 @@ class Report(_OfPipeline):
         from onceload.runs import outcome
         from onceload_airflow.lineage import Lineage
 
-        with in_airflows_words():
+        with in_airflows_words(self.pipeline_file):
             pipeline = self.pipeline(context)
             report = outcome(pipeline, batch=batch_of(context))
             found = self.look(context, batch=batch_of(context))
@@ -338,7 +343,8 @@ class Report(_OfPipeline):
             )
         reported = self._of_tasks(context, _NEEDS_A_PERSON)
         held = self._held(context, found)
-        problems = "; ".join(dict.fromkeys(filter(None, [*reported, report.problems, found.needs_a_person, held])))
+        every = [*reported, report.problems, found.needs_a_person, held]
+        problems = "; ".join(dict.fromkeys(self.with_file(each) for each in every if each))
         if not (problems or report.records):
             raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)

@@ -15,6 +15,7 @@ from onceload_airflow.connections import CONNECTION
 from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.versions import AirflowFailException
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound
 from onceload_core.postgres import PostgresSnapshots
 
@@ -32,6 +33,7 @@ class OfOnePipeline(BaseOperator):
         super().__init__(**others)
         self.pipelines = pipelines
         self.onceload_conn_id = onceload_conn_id
+        self._file = PIPELINE_FILE
 
     def found(self, context: "Context") -> "tuple[Path, Declared]":
         """The pipeline's file, and its declaration."""
@@ -41,6 +43,7 @@ class OfOnePipeline(BaseOperator):
                 with suppress(PipelineFileRefused):
                     declared = read_pipeline(path, offered=given_values(context))
                     if declared.name == name:
+                        self._file = str(path)
                         return path, declared
             raise NotFound("pipeline of this folder", name)
 
@@ -49,7 +52,7 @@ class OfOnePipeline(BaseOperator):
 
     @contextmanager
     def opened(self) -> "Iterator[Engine]":
-        with in_airflows_words(), OnceloadHook(self.onceload_conn_id).opened() as engine:
+        with in_airflows_words(self._file), OnceloadHook(self.onceload_conn_id).opened() as engine:
             yield engine
 
 
@@ -57,8 +60,8 @@ class Verify(OfOnePipeline):
     """Compare files and rows with the ledger; differences fail the run."""
 
     def execute(self, context: "Context") -> dict[str, object]:
-        with in_airflows_words():
-            _, declared = self.found(context)
+        _, declared = self.found(context)
+        with in_airflows_words(self._file):
             found = self.pipeline_of(declared).verify(deep=bool(context["params"]["deep"]))
         for each in found.differences:
             self.log.info("%s", each)

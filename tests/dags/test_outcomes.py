@@ -235,7 +235,7 @@ def test_a_run_that_could_only_load_what_a_kept_batch_holds_is_tried_again_and_n
 
     assert said.startswith("AirflowException False nothing can be loaded, because all new files are held: a.jsonl: ")
     assert "batch other is staged but not published, and holds it until " in said
-    assert "(`onceload publish` with --batch=other)" in said
+    assert f"(`onceload publish {tmp_path}/readings.yaml --batch=other`)" in said
     assert "If that batch is a run of a DAG, clear its failed task to publish it" in said
 
 

@@ -180,7 +180,7 @@ def test_the_command_line_says_what_is_not_loaded_again(rewound, capsys):
 
     assert main(["status"], environment) == 0
     err = capsys.readouterr().err
-    assert "events: producers with records that a rewind rolled back, not loaded again yet: 1. `onceload verify`" in err
+    assert "not loaded again yet: 1. `onceload verify pipelines/events.yaml` lists" in err
     assert main(["status", "--json"], environment) == 0
     assert json.loads(capsys.readouterr().out)["status"][0]["not_loaded_again"] == 1
 

@@ -4283,7 +4283,7 @@ BUGS = (
     Bug(
         name="a run that finds only files of a kept batch is a success",
         file="plugins/onceload_airflow/operators.py",
-        correct="        if not found.is_anything_new and found.held:\n",
+        correct="        if not found.is_anything_new and held:\n",
         wrong="        if False:\n",
         tests=(
             f"{OF_OUTCOMES}::test_a_run_that_could_only_load_what_a_kept_batch_holds_is_tried_again_and_names_the_batch",

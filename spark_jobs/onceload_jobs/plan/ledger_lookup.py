@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any, TypeAlias
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.delivery import Kept
 from onceload_core.errors import NotFound
 from onceload_core.names import DeliveryId, Position
@@ -43,10 +44,10 @@ def held_note(name: str, outlook: Outlook) -> Note:
 def kept_reason(kept: Kept) -> str:
     """Which batch holds records that it has staged, until when, and how to end that."""
     until = f"{kept.until.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
-    publish = f"`onceload publish` with --batch={shlex.quote(kept.batch)}"
+    publish = f"onceload publish {PIPELINE_FILE} --batch={shlex.quote(kept.batch)}"
     return (
         f"batch {kept.batch} is staged but not published, and holds it until {until}. To load it now, publish the batch"
-        f" ({publish}), or give it up (the same with --give-up) and load again"
+        f" (`{publish}`), or give it up (`{publish} --give-up`) and load again"
     )
 
 
