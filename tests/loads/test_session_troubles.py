@@ -22,6 +22,7 @@ from onceload_jobs.load.consume import consume
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import new_batch
+from onceload_jobs.load.waiting import OtherLoads
 from onceload_jobs.pipeline.declared import Identity, Publish
 from onceload_jobs.work import load_delivery as loading
 from onceload_jobs.work import session as work
@@ -122,7 +123,7 @@ def test_a_load_without_new_files_does_not_wait_for_an_earlier_life_of_its_batch
 
 @DIRECT
 @pytest.mark.long
-def test_a_load_waits_once_for_what_others_hold(loads):
+def test_a_load_waits_once_for_what_others_hold(loads, monkeypatch):
     declare(loads, Mode.SHARED, sessions=1, ack_deadline_s=1)
     write(loads)
 
@@ -134,12 +135,19 @@ def test_a_load_waits_once_for_what_others_hold(loads):
                 pass_time(loads, -3000)
             return super().run(job, sessions)
 
-    waits_s, started = 6.0, time.monotonic()
+    waits_s, started, waits = 6.0, time.monotonic(), []
+    wait = OtherLoads._wait_until
 
+    def counted(others: OtherLoads, is_so: Callable[..., bool], notes: list[Note]) -> bool:
+        waits.append(wait(others, is_so, notes))
+        return waits[-1]
+
+    monkeypatch.setattr(OtherLoads, "_wait_until", counted)
     report = load(loads.declared, settings(loads, wait_s=waits_s), batch=new_batch(), tasks=BehindAnother())
 
     # The session itself waits for as long as a lease, and the load for as long as it was asked to.
     assert time.monotonic() - started >= waits_s
+    assert waits == [False]
     assert any("session other, lease until" in note.reason for note in report.notes)
 
 
