@@ -1,4 +1,7 @@
-"""A pipeline with a history, for recovery and for snapshots."""
+"""A pipeline with a history, for recovery and for snapshots; a home for an embedded server."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -8,6 +11,8 @@ from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from onceload_core.spans import SpanSet
+from tests.integration.homes import kill_everything
+from tests.servers import temporary_home
 from tests.waiting import until
 
 LONG = "landing/events/2026/11/21/a-very-long-name-of-a-file-from-a-device-that-nobody-wanted-to-shorten.jsonl.gz"
@@ -64,3 +69,12 @@ def wait_until_blocked(engine):
         until(lambda: count_blocked() >= backends, f"{backends} sessions wait for a lock")
 
     return wait
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with temporary_home() as home:
+        try:
+            yield home
+        finally:
+            kill_everything(home)

@@ -7,8 +7,8 @@ import pytest
 
 from onceload.embedded import is_running, running
 from onceload.keeping import keep
+from tests.integration.homes import end, kill_everything, postmaster, user_of
 from tests.integration.shell import in_a_process
-from tests.integration.test_embedded import end, kill_everything, postmaster, user_of
 from tests.servers import execute, temporary_home
 from tests.waiting import until
 

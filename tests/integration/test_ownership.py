@@ -21,8 +21,8 @@ import pytest
 from onceload import embedded, ownership
 from onceload.embedded import is_running, running
 from onceload_core.errors import DatabaseUnreachable
-from tests.integration.test_embedded import CHECKOUT, end, kill_everything, postmaster, user_of
-from tests.servers import execute, temporary_home
+from tests.integration.homes import CHECKOUT, end, kill_everything, postmaster, user_of
+from tests.servers import execute
 from tests.waiting import PATIENCE_S, until
 
 CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--ipc", "--uts", "--kill-child"]
@@ -49,15 +49,6 @@ with running(Path(sys.argv[1])) as dsn:
         execute(dsn, f"INSERT INTO kept VALUES ({number})")
         print(number, flush=True)
 """
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    with temporary_home() as home:
-        try:
-            yield home
-        finally:
-            kill_everything(home)
 
 
 @pytest.fixture

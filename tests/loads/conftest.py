@@ -1,7 +1,7 @@
 """A pipeline on a real Postgres and real files, loaded in this process or by Spark."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 import onceload
+from onceload.cli import main
 from onceload.runs import Found, look
 from onceload.settings import Settings
 from onceload_core.names import Batch, SessionName
@@ -194,3 +195,14 @@ def two_strange(loads: Loads) -> Loads:
     loads.load(unknown_fields=UnknownFields.FAIL)
     assert loads.rows() == [1, 4]
     return loads
+
+
+@pytest.fixture
+def call(loads: Loads, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process: its exit code, what it prints, and what it reports."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(each) for each in arguments], {"ONCELOAD_DSN": loads.dsn})
+        return code, *capsys.readouterr()
+
+    return run

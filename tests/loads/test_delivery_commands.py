@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from onceload.cli import main
 from onceload_core.errors import DeliveryTakenAway, ExitCode
 from onceload_core.names import Batch, SessionName
 from onceload_core.postgres.deliveries import PostgresDeliveries
@@ -39,15 +38,6 @@ def file(loads, publish, tmp_path):
     path = tmp_path / "events.yaml"
     path.write_text(PIPELINE.replace("ROOT", str(loads.folder)).replace("PUBLISH", publish))
     return path
-
-
-@pytest.fixture
-def call(loads, capsys):
-    def run(*arguments):
-        code = main([str(each) for each in arguments], {"ONCELOAD_DSN": loads.dsn})
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

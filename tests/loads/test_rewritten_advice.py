@@ -5,7 +5,6 @@ import shlex
 
 import pytest
 
-from onceload.cli import main
 from onceload_core.errors import ExitCode
 from tests.loads.conftest import line
 
@@ -16,15 +15,6 @@ columns: {id: bigint not null, amount: "numeric(12,2)", note: text}
 target: {table: public.target}
 publish: PUBLISH
 """
-
-
-@pytest.fixture
-def call(loads, capsys):
-    def run(*arguments):
-        code = main([str(each) for each in arguments], {"ONCELOAD_DSN": loads.dsn})
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def rewritten(loads, call, tmp_path, publish):
