@@ -62,7 +62,7 @@ def status(arguments: Arguments, settings: Settings) -> ExitCode:
     for row in rows:
         if row["next"]:
             reason = str(row["reason"]).removesuffix(".")
-            words(f"{row['pipeline']}: {row['state']}: {reason}. To do: {row['next']}")
+            words(f"{row['pipeline']}: {row['state']}: {reason}. Next: {row['next']}")
         if row["not_loaded_again"]:
             words(
                 f"pipeline {row['pipeline']}: producers with records that a rewind rolled back, not loaded again yet: "

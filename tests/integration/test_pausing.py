@@ -287,7 +287,7 @@ def test_the_status_shows_a_pause_with_its_user_and_its_reason(engine, dsn, ledg
     assert table[1].split()[:2] == ["events", "paused"]
     assert table[1].endswith(f": {WHY}")
     assert table[2].split()[:2] == ["other", "fine"]
-    assert "To do: run `onceload resume events`" in done.stderr
+    assert "Next: run `onceload resume events`" in done.stderr
     found = called(dsn, "status", "--pipelines", "none")[1]["status"]
     assert [(each["pipeline"], each["paused_by"], each["pause_reason"]) for each in found] == [
         ("events", "ann", WHY),

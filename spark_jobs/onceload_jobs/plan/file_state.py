@@ -223,7 +223,7 @@ def _or_take_it(declared: Declared, name: str) -> str:
 
 def _load_again(declared: Declared, name: str) -> str:
     ways = Ways.of(pipeline_with_declaration(declared).declaration)
-    what_now = f"Load it with {reload_command(name)}" if ways.may_reload else "Give its records another name"
+    what_now = f"Load it with {reload_command(name)}" if ways.may_reload else "Deliver its new records in a new file"
     return f"{_LOADED_TWICE}. {what_now}"
 
 
