@@ -74,7 +74,10 @@ class AirflowApi:
 
     def ended(self, dag_id: str, run_id: str) -> dict[str, str]:
         """Wait for the end of a run; return the states of its tasks."""
-        self.until(_run(dag_id, run_id), lambda found: found["state"] in _ENDED)
+        try:
+            self.until(_run(dag_id, run_id), lambda found: found["state"] in _ENDED)
+        except AirflowUnfit as unfit:
+            raise AirflowUnfit(unfit.asked, f"{unfit.found}; its tasks: {self.states(dag_id, run_id)}") from unfit
         return self.states(dag_id, run_id)
 
     def run(self, dag_id: str, run_id: str, **params: object) -> dict[str, str]:
@@ -98,12 +101,17 @@ class AirflowApi:
 
     def asked(self, dag_id: str, run_id: str, task_id: str) -> str:
         """Wait until a task asks a person, and return its question."""
-        task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
-        self.until(task, lambda found: found["state"] == "awaiting_input")
-        # If the answer arrives before the scheduler has noticed the question, Airflow asks again.
+        self.until_noticed(dag_id, run_id, task_id, "awaiting_input")
+        return str(self.ask(f"{_run(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails")["body"])
+
+    def until_noticed(self, dag_id: str, run_id: str, task: str, state: str) -> None:
+        """Wait until a task waits in a state, and the scheduler has noticed that its process has ended.
+
+        If the task goes on before that, Airflow takes the end of its first process for its own, and tries it again.
+        """
+        self.until(f"{_run(dag_id, run_id)}/taskInstances/{task}", lambda found: found["state"] == state)
         for _ in range(2):
             self._until_the_scheduler_looks()
-        return str(self.ask(f"{task}/-1/hitlDetails")["body"])
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
         details = f"{_run(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"

@@ -60,7 +60,7 @@ def running(landing):
 
 @pytest.fixture(scope="module")
 def api(running):
-    api = AirflowApi(running.address, running.user, running.password)
+    api = AirflowApi(running.address, running.user, running.password, patience_s=PATIENCE_S)
     api.until_it_knows("backfill", "recover", *(f"ingest__{name}" for name in PIPELINES))
     # Each has its run by the clock at once; it would load what a test has written for a run of its own.
     for name, (_, schedule) in PIPELINES.items():
@@ -120,6 +120,7 @@ def test_a_backfill_fails_if_the_run_that_it_started_is_deleted_and_loads_once_i
     with at_work(running, api, "tables"):
         api.start("backfill", "deleted", pipeline="tables")
         api.until(child, lambda found: found["state"] == "queued")
+        api.until_noticed("backfill", "deleted", "load/0", "deferred")
         api.ask(child, method="DELETE")
         ended = api.ended("backfill", "deleted")
 

@@ -32,7 +32,7 @@ with DAG("shop") as dag:
         loads >> each
 
 at = datetime(2026, 3, 1, tzinfo=UTC)
-run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
+run = SimpleNamespace(run_type="manual", logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 pushed = {}
 for task in (*loads, *reports):
     ti = SimpleNamespace(
