@@ -19,6 +19,7 @@ from tests.loads.storm.operations import (
     Edit,
     Fault,
     GrowAlike,
+    Jump,
     Lack,
     Load,
     Look,
@@ -96,6 +97,7 @@ class Theme(StrEnum):
     TOGETHER = "two publishers of one batch"
     CASES = "producers whose names differ only in case"
     LACKING = "a table that lacks a declared column"
+    CLOCK = "a clock that jumps"
 
 
 def draw(seed: int, theme: Theme | None = None) -> Drawn:
@@ -158,6 +160,7 @@ class _Drawing:
             Theme.TOGETHER: self._of_two_publishers,
             Theme.CASES: self._of_cases,
             Theme.LACKING: self._of_lacking_columns,
+            Theme.CLOCK: self._of_jumps,
         }
         return ways[theme](bare)
 
@@ -254,6 +257,16 @@ class _Drawing:
         transform = None if write is Write.MERGE else words.transform
         self._words = replace(words, write=write, transform=transform, ignores_case=True)
         return [self._append, self._load, self._kept]
+
+    def _of_jumps(self, bare: Words) -> list[Maker]:
+        declare: Callable[[Words], Words] = self._rng.choice((self._plain, self._by_content, self._of_messages))
+        self._words = declare(bare)
+
+        def while_it_loads() -> Operation:
+            stopped = self._struck(self._rng.choice((Fault.STOPPED, Fault.TASK_KILLED)))
+            return replace(stopped, then=(self._jump(), Load()), keeps_lease=stopped.fault is Fault.STOPPED)
+
+        return [self._jump, while_it_loads, while_it_loads, self._killed, self._kept, self._append, self._retry]
 
     # The pipeline file.
 
@@ -391,6 +404,7 @@ class _Drawing:
             (2, lambda: Rewind(rng.randint(1, 6))),
             (2, lambda: Redrive(abandons=rng.random() < 0.3)),
             (1, Misplace),
+            (1, self._jump),
             (2, lambda: Recover(damages=rng.random() < 0.5, from_snapshot=rng.random() < 0.5)),
         ]
         if may_be_copied:
@@ -539,6 +553,9 @@ class _Drawing:
         name = self._name()
         return Rotate(name, self._other(name), self._rng.choice((1, 3, 8)))
 
+    def _jump(self) -> Jump:
+        return Jump(self._rng.choice((-72, -1, 1, 72)))
+
     def _rewound(self) -> Rewind:
         return Rewind(self._rng.randint(1, 3))
 
@@ -586,6 +603,7 @@ class _Drawing:
                 Maintain,
                 Recover,
                 Consume,
+                self._jump,
                 lambda: Remove(self._name()),
                 lambda: Publishing("kept 1"),
             )

@@ -328,6 +328,13 @@ class Redrive:
 
 
 @dataclass(frozen=True)
+class Jump:
+    """The clock of the server jumps: leases end sooner by so many hours, or later."""
+
+    hours: int
+
+
+@dataclass(frozen=True)
 class Misplace:
     """By hand, half of the rows get another producer."""
 
@@ -351,5 +358,5 @@ class Recover:
 
 
 ByHand = Rewind | Redrive | Misplace | Recover | Lack
-Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Maintain | ByHand
+Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Maintain | Jump | ByHand
 FILE_CHANGES = (Append, Complete, Damage, Rewrite, Remove, Copy, Move, Pack, Rotate, GrowAlike)

@@ -56,6 +56,7 @@ from tests.loads.storm.operations import (
     ByHand,
     Consume,
     Edit,
+    Jump,
     Lack,
     Load,
     Look,
@@ -180,6 +181,8 @@ class World:
                 self._edit(operation)
             case Look() | Maintain():
                 self._tried(self._look if isinstance(operation, Look) else self._maintain)
+            case Jump():
+                self._jump(operation)
             case Rewind() | Redrive() | Misplace() | Recover() | Lack():
                 self._do_by_hand(operation)
             case _:
@@ -317,6 +320,15 @@ class World:
         tidy(self.engine, self.name)
         forget_messages(self.engine)
         sweep(self.engine)
+
+    def _jump(self, jump: Jump) -> None:
+        for table, column in (("session", "lease_until"), ("delivery", "deadline_at"), ("audit", "kept_until")):
+            self._execute(
+                f"UPDATE onceload.{table} SET {column} = {column} - make_interval(hours => :hours)"
+                " FROM onceload.pipeline"
+                f" WHERE pipeline.pipeline_id = {table}.pipeline_id AND pipeline.name = :pipeline",
+                hours=jump.hours,
+            )
 
     def _misplace(self) -> None:
         for target in self._targets:
