@@ -22,6 +22,7 @@ from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import DatabaseLost, ExitCode, OnceloadError
 from onceload_core.events import show_events
 from onceload_core.messages import whole_message
+from onceload_core.ports import refuse_other_encodings
 
 Arguments = argparse.Namespace
 
@@ -55,6 +56,8 @@ def _run(parsed: Arguments, environment: Mapping[str, str]) -> Outcome:
             # Spark's tasks inherit it.
             os.environ["ONCELOAD_LOG_FORMAT"] = parsed.log_format
             show_events({**environment, "ONCELOAD_LOG_FORMAT": parsed.log_format})
+        # The names of files that are given as arguments are decoded already.
+        refuse_other_encodings()
         run: Callable[[Arguments, Settings], ExitCode | Outcome] = parsed.run
         ended = run(parsed, read_settings(environment))
         return ended if isinstance(ended, Outcome) else Outcome(exit_code=ended)

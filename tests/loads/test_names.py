@@ -1,6 +1,8 @@
 """One file under several names, and names that cannot be loaded."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from onceload_jobs.files.notes import code_of
 from onceload_jobs.pipeline.declared import Identity, Publish
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads, line
+from tests.loads.rewinding import pipeline_file
 from tests.loads.test_broken_files import counts, notes
 
 ONE = [Publish.STAGED]
@@ -128,3 +131,23 @@ def test_a_loaded_file_that_is_a_folder_now_is_noted(loads):
     assert [(note.name, note.reason) for note in report.notes] == [
         ("a.jsonl", "it was loaded as a file and is a folder now. Its loaded rows stay")
     ]
+
+
+@pytest.mark.parametrize("publish", ONE)
+@pytest.mark.parametrize(("command", "more"), [("load", ()), ("verify", ()), ("why", ("é.jsonl",))])
+def test_a_process_that_decodes_names_otherwise_is_refused(loads, tmp_path, command, more):
+    """Under another encoding, a file has another name, and would be loaded again."""
+    loads.write("é.jsonl", line(1))
+    loads.load()
+    file = pipeline_file(loads, tmp_path)
+    words = [sys.executable, "-m", "onceload", command, str(file), *more]
+    otherwise = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    done = subprocess.run(
+        words, env={**os.environ, "ONCELOAD_DSN": loads.dsn, **otherwise}, capture_output=True, check=False
+    )
+
+    assert done.returncode == ExitCode.WRONG_USE, done.stderr
+    assert b"the encoding of file names in this process: found ascii." in done.stderr
+    assert b"set PYTHONUTF8=1" in done.stderr
+    assert loads.rows() == [1]

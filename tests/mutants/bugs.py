@@ -4763,4 +4763,18 @@ BUGS = (
         wrong=" WHERE false AND",
         tests=(f"{OF_LOADED_FILES}::test_a_file_that_an_earlier_release_has_loaded_belongs_to_its_pipeline",),
     ),
+    Bug(
+        name="rows whose receipts are lost are loaded again",
+        file="spark_jobs/onceload_jobs/write/target.py",
+        correct="        if there is not None and PRODUCER_ID in there.types:\n",
+        wrong="        if there is None:\n",
+        tests=("tests/loads/test_restore.py::test_rows_whose_receipts_are_lost_are_not_loaded_again",),
+    ),
+    Bug(
+        name="a process that decodes names otherwise loads files again",
+        file="dedup_core/onceload_core/ports.py",
+        correct='    if found != "utf-8":\n',
+        wrong='    if found == "":\n',
+        tests=("tests/loads/test_names.py::test_a_process_that_decodes_names_otherwise_is_refused",),
+    ),
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onceload_core.errors import NotFound, SettingRefused
-from onceload_core.ports import NAME_BYTES_MAX
+from onceload_core.ports import NAME_BYTES_MAX, refuse_other_encodings
 from onceload_jobs.files.addresses import (
     Unreadable,
     backend_of,
@@ -89,6 +89,7 @@ def url_of(pattern: str, name: str, *, root: str | None = None) -> str:
 
 def list_files(pattern: str, *, root: str | None = None) -> Listing:
     """List the files of a pattern with their names below its root; files that vanish meanwhile are ignored."""
+    refuse_other_encodings()
     parsed = Pattern.parse(pattern, root=root)
     return _list_local(parsed) if local_path(parsed.folder) else _list_remote(parsed)
 
