@@ -16,7 +16,7 @@ from onceload_jobs.pipeline.declared import Declared, Target, UnknownFields, Wri
 from onceload_jobs.write.binary_copy import needs_cast
 from onceload_jobs.write.differences import Change, differing, settled_by, types_of
 from onceload_jobs.write.rights import refuse_full_schema, refuse_lacking_rights
-from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.sql import filled, quoted, run, table_name
 
 SQL = statements("target.sql", package=__package__)
 
@@ -48,8 +48,10 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
     """Refuse a table that holds or shows other rows than those committed, and a table that no longer exists."""
     table = table_name(declared.target)
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
-        is_there = _fit(connection, table) is not None
-    if not is_there:
+        there = _fit(connection, table)
+        if there is not None and PRODUCER_ID in there.types:
+            _refuse_lost_ledger(connection, table)
+    if there is None:
         _refuse_lost_table(ledger, declared, table)
 
 
@@ -182,6 +184,23 @@ def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> N
         expected = (
             "the table that rows were loaded into before (restore it, give that table this name, or delete its rows "
             f"with `onceload recover rewind {PIPELINE_FILE} --position 0` and load them again)"
+        )
+        raise SettingRefused("target.table", found, expected)
+
+
+def _refuse_lost_ledger(connection: Connection, table: str) -> None:
+    """Refuse rows that were loaded, in a database that knows of no load into this table.
+
+    Its schema `onceload` was lost, or the table was restored without it: all files would be loaded again.
+    """
+    known = connection.execute(SQL["is_known"], {"table": table}).scalar()
+    if not known and connection.execute(filled(SQL["has_loaded_rows"], table=table)).scalar():
+        found = f"{table} with rows that Onceload loaded, and no receipt of a load into it in this database"
+        as_own_rows = f"UPDATE {table} SET {PRODUCER_ID} = NULL"  # noqa: S608 - a person may run it.
+        expected = (
+            "the receipts of these rows, because without them their files would be loaded a second time. Restore the "
+            "schema onceload of the same moment, or empty the table and load all files again. If the rows shall stay "
+            f"and their files be loaded all the same, run `{as_own_rows}`"
         )
         raise SettingRefused("target.table", found, expected)
 

@@ -53,3 +53,12 @@ SELECT CAST(coalesce(sum(pg_stat_get_xact_tuples_deleted(id)), 0) AS bigint) AS 
 -- name: lock
 -- Two loads may find the table missing at the same time. The second waits, and finds it.
 SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0));
+
+-- name: is_known
+-- Whether any pipeline has loaded into the table, by its present or an earlier declaration.
+SELECT EXISTS (
+       SELECT FROM onceload.declaration JOIN onceload.pipeline USING (pipeline_id)
+        WHERE declaration.terms ->> 'target.table' = :table AND pipeline.position > 0);
+
+-- name: has_loaded_rows
+SELECT EXISTS (SELECT FROM {table} WHERE _producer_id IS NOT NULL);
