@@ -20,10 +20,12 @@ from onceload_core.declaration import LoadedByAnother
 from onceload_core.errors import DatabaseLost, OnceloadError
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.attempts import Left, find_left
+from onceload_core.postgres.rewound import find_all_owed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.plan import Plan, make_plan
 from onceload_jobs.plan.to_read import FileToRead
+from onceload_jobs.verify.rewound import Lost
 
 #: Replaces the date, because placeholder values must not contain wildcards.
 _ANY_DAY = "onceload-any-day"
@@ -59,6 +61,8 @@ class Waiting:
 class Lag:
     """The files and bytes that were not loaded when the files were last listed."""
 
+    #: Whether any file matches the path.
+    has_files: bool
     #: Including files that are being loaded.
     files: int
     #: Of the files that a load would read.
@@ -74,6 +78,8 @@ class Lag:
     #: oldest before others, and then what it leaves out.
     others: int = 0
     waiting: tuple[Waiting, ...] = ()
+    #: Files with records that a rewind rolled back, and that no load can load again as the files are now.
+    lost: int = 0
     #: Problems of the listing as a whole, such as an empty folder.
     remarks: tuple[str, ...] = ()
 
@@ -169,8 +175,13 @@ class Behind:
         ledger, now = PostgresLedger(self.engine), time.time()
         # Read this first: what is loaded meanwhile is not in the plan.
         left = find_left(self.engine, declared.name)
+        owed = find_all_owed(self.engine, only=declared.name).get(declared.name, ())
         with self.reaching(declared.source.path):
             plan = _naming(self.described[declared.name].path, make_plan(declared, ledger, now_s=now))
+            lost = Lost(declared, self.engine)
+            # What waits is read by the next load.
+            of_files = [each for each in owed if not each.is_of_program and each.producer not in plan.waiting]
+            lost_files = sum(lost.why(each) is not None for each in of_files)
         refused = [note for note in plan.notes if _is_refused(note)]
         waiting = _waiting(plan)
         remarks = [
@@ -179,6 +190,7 @@ class Behind:
         seen = _waiting_since(plan, left, self._before.get(declared.name, {}), now=now)
         self._before[declared.name] = seen
         return Lag(
+            has_files=plan.has_files,
             files=len(seen),
             bytes=sum(file.bytes for file in plan.to_read),
             waiting_since=min((file.since for file in seen.values()), default=None),
@@ -186,6 +198,7 @@ class Behind:
             unreadable=sum(not note.needs_a_person for note in refused),
             notes=tuple(refused[:_NAMES_MAX]),
             others=len(waiting),
+            lost=lost_files,
             waiting=tuple(islice(waiting.values(), _NAMES_MAX)),
             remarks=tuple(remarks[:_NAMES_MAX]),
         )
@@ -277,7 +290,8 @@ def _waiting_since(plan: Plan, left: Left, before: Mapping[str, _Seen], *, now: 
         if known is not None and first == known.first:
             came = min(came, known.since)
         since = left.since.get(name, came if left.looked_at is None else max(came, left.looked_at))
-        found[name] = _Seen(since=since, first=first)
+        # A clock that was ahead may have noted any of them.
+        found[name] = _Seen(since=min(now, since), first=first)
     return found
 
 

@@ -18,7 +18,6 @@ from onceload.states import Found, State, all_found, state_of
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 from onceload_core.errors import ExitCode, OnceloadError, SettingRefused
-from onceload_core.postgres.attempts import look_attempts
 from onceload_core.postgres.connection import Record
 from onceload_core.postgres.metrics import MetricsReader, Sums
 
@@ -60,7 +59,7 @@ class Metrics(Collector):
             found: list[Found] = []
             try:
                 rows = self._reader.look()
-                found = all_found([row for row, _ in rows], look_attempts(self._engine), self._behind)
+                found = all_found(self._engine, self._behind, rows=[row for row, _ in rows])
             except OnceloadError as error:
                 words(str(error))
                 rows = []

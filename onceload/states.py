@@ -9,10 +9,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import Engine
+
 from onceload.lag import Behind, Described, Lag, Unknown
 from onceload.terminal import counted, time_in_words
 from onceload_core.commands import PIPELINE_FILE
+from onceload_core.postgres.attempts import look_attempts
 from onceload_core.postgres.connection import Record
+from onceload_core.postgres.metrics import look_now
+from onceload_core.postgres.rewound import Owed, find_all_owed
 from onceload_jobs.pipeline.declared import ON_ARRIVAL, Declared, QuarantineLimit
 
 #: Work that no living session takes is stuck after this time.
@@ -59,6 +64,8 @@ class Found:
     row: Record | None = None
     #: Its last loads; None if no load has recorded any.
     attempt: Record | None = None
+    #: What its producers owe since a rewind.
+    owed: tuple[Owed, ...] = ()
     lag: Lag | None = None
     #: Why its pipeline file or its files cannot be read.
     failed: Unknown | None = None
@@ -101,10 +108,12 @@ class Verdict:
 
 
 def all_found(
-    rows: Sequence[Record], attempts: Sequence[Record], behind: Behind | None, *, only: str | None = None
+    engine: Engine, behind: Behind | None, *, only: str | None = None, rows: Sequence[Record] | None = None
 ) -> list[Found]:
-    """The facts about every pipeline; known by the database, or by its pipeline file alone."""
-    known, last = {row.name: row for row in rows}, {attempt.pipeline: attempt for attempt in attempts}
+    """The facts about every pipeline or one; known by the database, or by its pipeline file alone."""
+    known = {row.name: row for row in (look_now(engine, only=only) if rows is None else rows)}
+    last = {attempt.pipeline: attempt for attempt in look_attempts(engine, only=only)}
+    owed = find_all_owed(engine, only=only)
     seen: Mapping[str, tuple[float, Lag]] = behind.seen if behind else {}
     failed: Mapping[str, Unknown] = behind.failed if behind else {}
     described: Mapping[str, Described] = behind.described if behind else {}
@@ -114,6 +123,7 @@ def all_found(
             name=name,
             row=known.get(name),
             attempt=last.get(name),
+            owed=owed.get(name, ()),
             lag=seen[name][1] if name in seen else None,
             failed=failed.get(name),
             described=described.get(name),
@@ -147,7 +157,10 @@ def _well(found: Found) -> tuple[State, str]:
     if found.lag is not None and found.lag.files:
         due = "not due yet" if found.declared and found.declared.schedule else "to be loaded by hand"
         return State.FINE, f"{counted(found.lag.files, 'new file')}, {due}"
-    return State.FINE, "all files are loaded" if found.lag is not None else "no known problem; new files not counted"
+    if found.lag is None:
+        return State.FINE, "no known problem; new files not counted"
+    # Loads that move files away leave an empty source.
+    return State.FINE, "all files are loaded" if found.lag.has_files else "no file matches the path of the source"
 
 
 def _wrong(found: Found, *, now: datetime) -> Iterator[Cause]:
@@ -170,6 +183,9 @@ def _wrong_in_files(found: Found) -> Iterator[Cause]:
     if found.lag and found.lag.refused > found.lag.unreadable:
         reason = f"{counted(found.lag.refused - found.lag.unreadable, 'file')} cannot be loaded"
         yield Cause(state=State.NEEDS_A_PERSON, reason=reason, next=f"run `onceload plan {found.file}`")
+    if found.lag and found.lag.lost and not found.failed:
+        reason = f"a rewind deleted rows of {counted(found.lag.lost, 'file')} that no load can load again"
+        yield Cause(state=State.NEEDS_A_PERSON, reason=reason, next=f"run `onceload verify {found.file}`")
     if found.lag and found.lag.unreadable and not found.failed:
         reason = f"{counted(found.lag.unreadable, 'file')} cannot be read"
         yield Cause(state=State.UNREADABLE, reason=reason, next=f"run `onceload plan {found.file}`")
@@ -230,6 +246,9 @@ def _is_loading(row: Record | None) -> bool:
 
 
 def _wrong_in_database(found: Found, row: Record) -> Iterator[Cause]:
+    if of_programs := sum(each.is_of_program for each in found.owed):
+        reason = f"a rewind deleted rows of {counted(of_programs, 'producer')}, which its program has not loaded again"
+        yield Cause(state=State.NEEDS_A_PERSON, reason=reason, next=f"run `onceload verify {found.file}`")
     if row.paused_at is not None:
         reason = f"by {row.paused_by} since {row.paused_at:%Y-%m-%d %H:%M}Z: {row.pause_reason}"
         yield Cause(state=State.PAUSED, reason=reason, next=f"run `onceload resume {row.name}`")

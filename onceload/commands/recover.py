@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from onceload.commands.arguments import (
@@ -113,10 +114,17 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     if not found.entries:
         return ExitCode.DONE
     if found.applied:
-        what_now = f"Run `onceload load {PIPELINE_FILE}` to load the records again"
-        if not has_source(pipeline.declared):
-            what_now = "Load these rows again from your program: until then, `load_rows` refuses later ids"
-        words(f"the ledger records this at position {found.position}. {what_now}")
+        words(f"the ledger records this at position {found.position}")
+        # The rows of retried records are not read from a source again.
+        if found.rows > found.held_again or found.quarantined:
+            words(
+                f"run `onceload load {PIPELINE_FILE}` to load the records again"
+                if has_source(pipeline.declared)
+                else "load these rows again from your program: until then, `load_rows` refuses later ids"
+            )
+        if found.held_again:
+            shown = f"`onceload quarantine list --pipeline {quote(pipeline.name)}`"
+            words(f"{shown} shows the records that are in quarantine again")
     elif found.differing and not arguments.accept_differences:
         words(
             f"nothing was changed. Check with `onceload verify {PIPELINE_FILE}`; --accept-differences rewinds despite "

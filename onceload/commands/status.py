@@ -11,8 +11,6 @@ from onceload.settings import Settings
 from onceload.terminal import show_json, show_table, words
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import ExitCode, NotFound
-from onceload_core.postgres.attempts import look_attempts
-from onceload_core.postgres.metrics import look_now
 from onceload_core.postgres.views import look
 
 #: A pipeline without a load.
@@ -82,7 +80,7 @@ def _rows(engine: Engine, arguments: Arguments) -> list[dict[str, object]]:
     behind = Behind(engine, arguments.pipelines) if arguments.pipelines.is_dir() else None
     if behind is not None:
         behind.look(only=only)
-    every = all_found(look_now(engine, only=only), look_attempts(engine, only=only), behind, only=only)
+    every = all_found(engine, behind, only=only)
     found = {each.name: each for each in every}
     known: dict[object, dict[str, object]] = {}
     try:

@@ -10,6 +10,7 @@ from onceload.commands.reports import print_pause
 from onceload.explanation import Explanation
 from onceload.pipeline import Pipeline
 from onceload.settings import Settings
+from onceload.sources import has_source
 from onceload.terminal import counted, on_terminal, show_json, show_table, words
 from onceload_core.advice import Ways
 from onceload_core.commands import PIPELINE_FILE, reload_command
@@ -95,10 +96,17 @@ def _commands(declared: "Declared", found: "Verification", kind: str) -> dict[st
     from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 
     again = f"load everything again with `onceload recover rebuild {PIPELINE_FILE}` on a new database"
+    restore = (
+        f"Restore the file and run `onceload load {PIPELINE_FILE}`, or load the rows again from the program that gave "
+        "them. If the current content of the file is correct, and the pipeline can replace rows, load it with `--only "
+        "FILE --replace`"
+        if has_source(declared)
+        else "Load them again from the program that gave them"
+    )
     file = next((each.producer for each in found.differences if each.kind == kind), None)
     if file is not None and Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
         again = f"run {reload_command(file)}, which deletes all rows of the file and loads it once"
-    return {"again": again, "file": PIPELINE_FILE, "pipeline": quote(declared.name)}
+    return {"again": again, "restore": restore, "file": PIPELINE_FILE, "pipeline": quote(declared.name)}
 
 
 #: The meaning of each kind of difference, and what to do.
@@ -118,11 +126,7 @@ _MEANING = {
         "Run `onceload load {file}`, and verify again. If the gap stays, {again}, or see "
         "`onceload recover --help`"
     ),
-    "not loaded again": (
-        "a rewind deleted the rows of these records, and no load can load them again. Restore the file and run "
-        "`onceload load {file}`, or load the rows again from the program that gave them. If the current content of the "
-        "file is correct, and the pipeline can replace rows, load it with `--only FILE --replace`"
-    ),
+    "not loaded again": ("a rewind deleted the rows of these records, and no load can load them again. {restore}"),
     "loaded again": (
         "records were loaded more than once, so their rows are duplicated. That happens if the producer state was "
         "damaged. Check it with `onceload recover state --dry-run --pipeline {pipeline}`, then {again}"

@@ -11,9 +11,7 @@ from onceload.console.hours import History, Hours
 from onceload.console.reading import reading
 from onceload.lag import Behind, Lag
 from onceload.states import Found, State, all_found, next_run, state_of
-from onceload_core.postgres.attempts import look_attempts
 from onceload_core.postgres.connection import Record, array, statements
-from onceload_core.postgres.metrics import look_now
 
 SQL = statements("overview.sql", package=__package__)
 PAGE = 50
@@ -85,7 +83,7 @@ def names_of(engine: Engine) -> list[str]:
 
 def lines_of(engine: Engine, behind: Behind | None, *, now: datetime, only: str | None = None) -> list[Line]:
     """Every pipeline, the worst first; known by the database, or by its pipeline file alone."""
-    every = all_found(look_now(engine, only=only), look_attempts(engine, only=only), behind, only=only)
+    every = all_found(engine, behind, only=only)
     lines = [_line(found, behind, now=now) for found in every]
     return sorted(lines, key=lambda line: (line.state.badness, line.name))
 

@@ -35,7 +35,7 @@ PAUSED = row(paused_at=NOW, paused_by="ann", pause_reason="the file is wrong")
 
 def lag(*, files: int = 0, refused: int = 0, unreadable: int = 0, waiting_s: float | None = None) -> Lag:
     since = None if waiting_s is None else NOW.timestamp() - waiting_s
-    return Lag(files=files, bytes=0, waiting_since=since, refused=refused, unreadable=unreadable)
+    return Lag(has_files=True, files=files, bytes=0, waiting_since=since, refused=refused, unreadable=unreadable)
 
 
 def described(schedule: str | None = None, **keys: Any) -> Described:

@@ -10,7 +10,7 @@ import onceload
 from onceload.runs import look_for_run
 from onceload.settings import Settings
 from onceload.states import Found, State, Verdict, state_of
-from onceload_core.errors import ExitCode, NotFound, OnceloadError, TooManyQuarantined
+from onceload_core.errors import DatabaseLost, ExitCode, NotFound, OnceloadError, TooManyQuarantined
 from onceload_core.names import Batch
 from onceload_core.pause import PipelinePaused
 from onceload_core.postgres import LedgerSettings, pausing
@@ -18,6 +18,7 @@ from onceload_core.postgres.attempts import find_left, look_attempts
 from onceload_core.postgres.metrics import look_now
 from onceload_jobs.load import load as loading
 from onceload_jobs.load import recorded
+from onceload_jobs.load.offering import Offering
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
 from onceload_jobs.pipeline.declared import Publish, QuarantineLimit
@@ -228,6 +229,67 @@ def test_a_load_of_one_file_has_not_looked_at_the_others(loads):
 
     assert before.looked_at is not None
     assert find_left(loads.engine, "events") == before
+
+
+@pytest.mark.parametrize("ahead", ["2 hours", "-2 hours"])
+def test_the_last_outcome_counts_whatever_the_clock_showed_when_earlier_ones_were_recorded(loads, monkeypatch, ahead):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    for number, fails in enumerate((True, False, True, False), start=2):
+        loads.write(f"{number}.jsonl", line(number))
+        execute(
+            loads.admin_dsn,
+            f"UPDATE onceload.attempt SET begun_at = begun_at + interval '{ahead}', ended_at = ended_at + interval"
+            f" '{ahead}', listed_at = listed_at + interval '{ahead}', looked_at = looked_at + interval '{ahead}'",
+        )
+        if fails:
+            break_off(loads, monkeypatch)
+        else:
+            loads.load()
+
+        assert (verdict(loads).state is State.FAILED) == fails
+        (found,) = look_attempts(loads.engine, only="events")
+        assert found.ended_age_s >= 0
+
+
+def test_a_file_waits_since_now_at_most_though_the_clock_was_ahead(loads, monkeypatch):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    execute(loads.admin_dsn, "UPDATE onceload.attempt SET looked_at = looked_at + interval '2 hours'")
+    loads.write("b.jsonl", line(2))
+    break_off(loads, monkeypatch)
+
+    assert find_left(loads.engine, "events").since["b.jsonl"] <= datetime.now(UTC).timestamp()
+
+
+def test_files_that_wait_are_remembered_while_the_source_has_none(loads, monkeypatch):
+    """As when a store is not mounted, and only the folder is there."""
+    loads.write("a.jsonl", line(1))
+    break_off(loads, monkeypatch)
+    before = find_left(loads.engine, "events").since
+    away = loads.folder.rename(loads.folder.with_name("away"))
+    loads.folder.mkdir()
+
+    loads.load()
+
+    assert before.keys() == {"a.jsonl"}
+    assert find_left(loads.engine, "events").since == before
+    loads.folder.rmdir()
+    away.rename(loads.folder)
+    loads.load()
+    assert find_left(loads.engine, "events").since == {}
+
+
+def break_off(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load fails after its plan, because the connection is lost."""
+
+    def lost(*_: object) -> None:
+        raise DatabaseLost("claiming spans", "the server closed the connection")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Offering, "claimed", lost)
+        with pytest.raises(DatabaseLost):
+            loads.load()
 
 
 def test_loads_that_end_at_once_record_their_ends(loads):

@@ -187,3 +187,17 @@ def test_the_command_line_says_what_is_not_loaded_again(rewound, capsys):
     file = pipeline_file(rewound, rewound.folder.parent)
     assert main(["verify", str(file)], environment) == ExitCode.NEEDS_A_PERSON
     assert "not loaded again (1): a rewind deleted the rows of these records" in capsys.readouterr().err
+
+
+def test_after_the_rewind_of_a_retry_the_record_is_in_quarantine_and_not_loaded_again(grown, capsys):
+    file, environment = pipeline_file(grown, grown.folder.parent), {"ONCELOAD_DSN": grown.dsn}
+
+    assert main(["recover", "rewind", str(file), "--position", "3"], environment) == 0
+    of_retry = capsys.readouterr().err
+    assert main(["recover", "rewind", str(file), "--position", "2"], environment) == 0
+    of_load = capsys.readouterr().err
+
+    listed = "`onceload quarantine list --pipeline events` shows the records that are in quarantine again"
+    again = f"run `onceload load {file}` to load the records again"
+    assert [listed in of_retry, again in of_retry] == [True, False]
+    assert [listed in of_load, again in of_load] == [False, True]

@@ -87,6 +87,8 @@ class Oracle:
     last_listing: float = 0.0
     last_success: float = float("-inf")
     has_failed: bool = False
+    #: The records whose rows a rewind has deleted.
+    rolled_back: set[int] = field(default_factory=set)
 
     def update(self, waiting: set[str], *, rewound: bool = False) -> None:
         came = {name: max(self.changed[name], self.last_success) if rewound else self.now for name in waiting}
@@ -213,10 +215,12 @@ class World:
 
     def rewind(self) -> None:
         position = self.ask("SELECT position FROM onceload.pipeline WHERE name = :name", name=self.name)
+        before = self.taken()
         if position and position[0][0]:
             # A position whose rows an earlier rewind has deleted is refused.
             with suppress(SettingRefused):
                 rewind(read_pipeline(self.file), self.engine, to=Position(position[0][0] // 2), dry_run=False)
+        self.oracle.rolled_back |= before - self.taken()
 
     def pass_an_hour(self) -> None:
         self.oracle.now += _HOUR_S
@@ -237,10 +241,19 @@ class World:
 
     def waiting(self) -> set[str]:
         """The files with a record that is neither in the table nor quarantined, retried or discarded."""
+        taken = self.taken()
+        return {name for name, numbers in self.written().items() if numbers - taken}
+
+    def taken(self) -> set[int]:
         taken = {_number(bytes(raw)) for (raw,) in self.of_pipeline("SELECT raw FROM onceload.quarantine")}
-        taken |= {n for (n,) in self.ask(f"SELECT n FROM {self.name}")} if self.has_table() else set()
-        there = {path.name: set(map(_number, path.read_text().splitlines())) for path in self.landing.glob("*")}
-        return {name for name, numbers in there.items() if numbers - taken}
+        return taken | ({n for (n,) in self.ask(f"SELECT n FROM {self.name}")} if self.has_table() else set())
+
+    def written(self) -> dict[str, set[int]]:
+        return {path.name: set(map(_number, path.read_text().splitlines())) for path in self.landing.glob("*")}
+
+    def lost(self) -> set[int]:
+        """The records that were rolled back, and are in no file any more."""
+        return self.oracle.rolled_back.difference(self.taken(), *self.written().values())
 
     def state(self) -> State:
         """By what is on the disk and in the tables, without any code of the product."""
@@ -248,6 +261,7 @@ class World:
         counts = dict(self.of_pipeline("SELECT position, loaded + quarantined + filtered FROM onceload.ledger"))
         beside = sum(counts[position] for position in set(held))
         wrong = {
+            State.NEEDS_A_PERSON: self.landing.is_dir() and bool(self.lost()),
             State.UNREADABLE: not self.landing.is_dir(),
             State.FAILED: self.oracle.has_failed,
             State.LATE: self.landing.is_dir() and self.oracle.is_late,
@@ -377,6 +391,10 @@ _PAST = {
     ),
     "a load succeeds after one that failed": ([(Step.APPEND, "a"), (Step.FAIL, "a"), (Step.LOAD, "a")], "fine"),
     "one record of 11 is bad": ([(Step.APPEND_BAD, "a"), *[(Step.APPEND, "a")] * 10, (Step.LOAD, "a")], "quarantine"),
+    "rows that a rewind deleted are gone with their file": (
+        [(Step.APPEND, "b"), *[(each, "a") for each in (Step.APPEND, Step.LOAD, Step.REWIND, Step.REMOVE, Step.LOAD)]],
+        "needs a person",
+    ),
     "a file is gone that was late": (
         [(Step.APPEND, "a"), (Step.HOUR, "a"), (Step.REMOVE, "a")],
         "fine",

@@ -4777,4 +4777,34 @@ BUGS = (
         wrong='    if found == "":\n',
         tests=("tests/loads/test_names.py::test_a_process_that_decodes_names_otherwise_is_refused",),
     ),
+    Bug(
+        name="rows that a rewind deleted with their files are no state",
+        file="onceload/lag.py",
+        correct="            lost=lost_files,\n",
+        wrong="            lost=0,\n",
+        tests=(f"{OF_STATES}[rows that a rewind deleted are gone with their file-staged]",),
+    ),
+    Bug(
+        name="rows that a rewind deleted and a program has not loaded again are no state",
+        file="onceload/states.py",
+        correct="    if of_programs := sum(",
+        wrong="    if of_programs := 0 * sum(",
+        tests=(f"{OF_REWOUND_ROWS}::test_the_state_says_that_a_program_owes_rows_until_it_has_loaded_them",),
+    ),
+    Bug(
+        name="an outcome of a clock that was ahead hides later ones",
+        file="dedup_core/onceload_core/postgres/attempts.sql",
+        correct="                   WHERE pipeline = :pipeline AND ended_at >= clock_timestamp())),\n",
+        wrong="                   WHERE false)),\n",
+        tests=(
+            f"{OF_ATTEMPTS}::test_the_last_outcome_counts_whatever_the_clock_showed_when_earlier_ones_were_recorded",
+        ),
+    ),
+    Bug(
+        name="files that wait are forgotten while the source has none",
+        file="dedup_core/onceload_core/postgres/attempts.py",
+        correct='        "knows_all": ended.is_whole and ended.has_files,\n',
+        wrong='        "knows_all": ended.is_whole,\n',
+        tests=(f"{OF_ATTEMPTS}::test_files_that_wait_are_remembered_while_the_source_has_none",),
+    ),
 )

@@ -1,11 +1,13 @@
 """Rows of a program that a rewind deleted are asked for again before any later rows of the same producer."""
 
+import json
 import re
 from typing import Any
 
 import pytest
 
 import onceload
+from onceload.cli import main
 from tests.python.conftest import Place
 from tests.python.test_load_rows import Rows, mappings, table
 
@@ -74,6 +76,24 @@ def test_ids_that_were_rewound_do_not_hide_a_gap(rows: Rows) -> None:
     assert load(rows, 90, 100) == 10
     with pytest.raises(onceload.OfferRefused, match=r"with the ids \[100,110\), which"):
         load(rows, 110, 120)
+
+
+def test_the_state_says_that_a_program_owes_rows_until_it_has_loaded_them(
+    rows: Rows, place: Place, capsys: Any
+) -> None:
+    load(rows, 0, 20)
+    rows.pipeline().recover_rewind(position=0)
+
+    assert state(place, capsys) == ("needs a person", "a rewind deleted rows of 1 producer, which its program has not")
+    load(rows, 0, 20)
+    assert state(place, capsys)[0] == "fine"
+
+
+def state(place: Place, capsys: Any) -> tuple[str, str]:
+    """The state of the pipeline, and the beginning of its reason."""
+    assert main(["status", "--json", "--pipelines", str(place.folder / "none")], {"ONCELOAD_DSN": place.dsn}) == 0
+    (line,) = json.loads(capsys.readouterr().out)["status"]
+    return line["state"], " ".join(line["reason"].split()[:12])
 
 
 @pytest.mark.parametrize("publish", ["staged", "direct"])

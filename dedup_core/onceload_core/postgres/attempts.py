@@ -32,6 +32,8 @@ class Ended:
     #: By the name of each file that is not loaded, or not completely: when it was modified, in seconds since 1970. None
     #: if the load has not looked at the files.
     left: Mapping[str, float | None] | None = None
+    #: The source had a file. If it had none, files that waited may be out of sight, and not gone.
+    has_files: bool = False
     #: It was about all files of the source.
     is_whole: bool = False
 
@@ -64,7 +66,7 @@ def end(engine: Engine, pipeline: str, batch: Batch, ended: Ended, *, begun_at: 
         "exit_code": int(ended.exit_code),
         "reason": ended.reason,
         "knows": ended.left is not None,
-        "is_whole": ended.is_whole,
+        "knows_all": ended.is_whole and ended.has_files,
         "listed": ended.has_listed,
         "looked": ended.has_looked,
         "names": array(names),

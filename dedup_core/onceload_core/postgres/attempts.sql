@@ -13,18 +13,20 @@ SELECT pg_advisory_xact_lock(hashtextextended('onceload.attempt ' || :pipeline, 
 -- read all new files began. This runs before the outcome is stored.
 INSERT INTO onceload.waiting_file (pipeline, name, since)
 SELECT :pipeline, file.name,
-       greatest(least(coalesce(to_timestamp(file.modified_s), clock_timestamp()), clock_timestamp()),
-                (SELECT max(looked_at) FROM onceload.attempt WHERE pipeline = :pipeline))
+       least(clock_timestamp(),
+             greatest(to_timestamp(coalesce(file.modified_s, 'infinity')),
+                      (SELECT max(looked_at) FROM onceload.attempt WHERE pipeline = :pipeline)))
   FROM unnest(CAST(:names AS text[]), CAST(:modified_s AS double precision[])) AS file (name, modified_s)
     ON CONFLICT (pipeline, name) DO NOTHING;
 
 -- name: end
 -- Files that the load has not left were loaded, or are gone; one that was not about all files knows only its own.
 -- Outcomes before this one no longer count, and a success also ends the loads that began before it and were killed.
+-- The last outcome is the latest, whatever the clock showed when earlier ones were stored.
 WITH loaded AS (
     DELETE FROM onceload.waiting_file AS file
      WHERE :knows AND file.pipeline = :pipeline AND file.name <> ALL(CAST(:names AS text[]))
-       AND (:is_whole OR EXISTS (
+       AND (:knows_all OR EXISTS (
            SELECT FROM onceload.ledger JOIN onceload.ledger_span AS receipt USING (pipeline_id, position)
             WHERE ledger.pipeline_id = (SELECT pipeline_id FROM onceload.pipeline WHERE name = :pipeline)
               AND ledger.batch = :batch AND receipt.producer = file.name))),
@@ -35,7 +37,11 @@ outdated AS (
        AND (earlier.ended_at >= earlier.begun_at
             OR (:exit_code = 0 AND earlier.begun_at < CAST(:begun_at AS timestamptz))))
 INSERT INTO onceload.attempt (pipeline, batch, begun_at, ended_at, exit_code, reason, listed_at, looked_at)
-VALUES (:pipeline, :batch, CAST(:begun_at AS timestamptz), clock_timestamp(), :exit_code, :reason,
+VALUES (:pipeline, :batch, CAST(:begun_at AS timestamptz),
+        greatest(clock_timestamp(), CAST(:begun_at AS timestamptz),
+                 (SELECT max(ended_at) + interval '1 microsecond' FROM onceload.attempt
+                   WHERE pipeline = :pipeline AND ended_at >= clock_timestamp())),
+        :exit_code, :reason,
         CASE WHEN :listed THEN CAST(:begun_at AS timestamptz) END,
         CASE WHEN :looked THEN CAST(:begun_at AS timestamptz) END)
     ON CONFLICT (pipeline, batch) DO UPDATE
@@ -59,7 +65,7 @@ UPDATE onceload.attempt SET begun_at = ended_at
 -- For each pipeline: how its last load ended, since when one has been running, and when all files were last listed and
 -- read.
 SELECT attempt.pipeline, last.batch, last.ended_at, last.exit_code, last.reason,
-       extract(epoch FROM clock_timestamp() - last.ended_at) AS ended_age_s,
+       greatest(0, extract(epoch FROM clock_timestamp() - last.ended_at)) AS ended_age_s,
        attempt.running, extract(epoch FROM clock_timestamp() - attempt.running_since) AS running_age_s,
        extract(epoch FROM clock_timestamp() - attempt.listed_at) AS listed_age_s,
        extract(epoch FROM attempt.looked_at) AS looked_at_s

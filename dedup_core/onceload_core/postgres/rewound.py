@@ -30,6 +30,11 @@ class Owed:
     fingerprint: bytes | None
 
     @property
+    def is_of_program(self) -> bool:
+        """Whether no file has it, so that only the program that gave it can give it again."""
+        return self.fingerprint is None
+
+    @property
     def cause(self) -> str:
         return f"the rewind at position {self.rewind:,} ({self.rewound_at:%Y-%m-%d %H:%M:%S}Z)"
 
@@ -38,6 +43,13 @@ def find_owed(engine: Engine, pipeline: str, producer: str) -> Owed | None:
     """What one producer owes."""
     with transaction(engine, pipeline, doing="reading what was rewound") as connection:
         return next(iter(_owed(connection, get_pipeline(connection, pipeline).pipeline_id, producer)), None)
+
+
+def find_all_owed(engine: Engine, *, only: str | None = None) -> dict[str, tuple[Owed, ...]]:
+    """What the producers of each pipeline owe, or of one; without those of which nothing was rewound."""
+    with transaction(engine, only or "(any)", doing="reading what was rewound") as connection:
+        rewound = connection.execute(SQL["rewound"], {"pipeline": only}).all()
+        return {row.name: _owed(connection, row.pipeline_id, None) for row in rewound}
 
 
 def owed(connection: Connection, pipeline_id: int) -> tuple[Owed, ...]:

@@ -1,3 +1,9 @@
+-- name: rewound
+-- The pipelines of which anything was rewound.
+SELECT pipeline_id, name FROM onceload.pipeline
+ WHERE (CAST(:pipeline AS text) IS NULL OR name = :pipeline) AND EXISTS (
+       SELECT FROM onceload.ledger WHERE ledger.pipeline_id = pipeline.pipeline_id AND ledger.kind = 'rewind');
+
 -- name: owed
 -- What rewinds rolled back and no commit has consumed since, for each producer or for one, with the last rewind of it.
 -- The ledger alone decides. A producer that was forgotten since owes nothing, nor does a generation that a rewind

@@ -22,10 +22,11 @@ class Recorded:
 
     #: The files that are not loaded yet, with the time when each was modified; None before the first plan.
     left: Mapping[str, float | None] | None = None
+    has_files: bool = False
     report: Report = field(init=False)
 
     def planned(self, plan: Plan) -> None:
-        self.left = plan.waiting | _unread(plan, plan.notes)
+        self.left, self.has_files = plan.waiting | _unread(plan, plan.notes), plan.has_files
 
     def worked(self, plan: Plan, notes: Sequence[Note], *, claimed: frozenset[str]) -> None:
         """The load has worked on its last plan."""
@@ -45,7 +46,13 @@ def recorded(engine: Engine, pipeline: str, batch: Batch, *, is_whole: bool) -> 
         withdraw(engine, pipeline, batch)
         raise
     except BaseException as error:
-        ended = Ended(exit_code=_code_of(error), reason=_reason_of(error), left=load.left, is_whole=is_whole)
+        ended = Ended(
+            exit_code=_code_of(error),
+            reason=_reason_of(error),
+            left=load.left,
+            has_files=load.has_files,
+            is_whole=is_whole,
+        )
         end(engine, pipeline, batch, ended, begun_at=begun_at)
         raise
     if load.report.staged is not None:
@@ -57,7 +64,7 @@ def recorded(engine: Engine, pipeline: str, batch: Batch, *, is_whole: bool) -> 
         return
     code = load.report.exit_code
     reason = _reason_of_notes(code, load.report.notes)
-    ended = Ended(exit_code=code, reason=reason, left=load.left, is_whole=is_whole)
+    ended = Ended(exit_code=code, reason=reason, left=load.left, has_files=load.has_files, is_whole=is_whole)
     end(engine, pipeline, batch, ended, begun_at=begun_at)
 
 
@@ -65,7 +72,8 @@ def ended_by(plan: Plan, *, is_whole: bool) -> Ended:
     """How a run ends that finds nothing to load."""
     code = code_of(plan.notes, is_idle=True)
     left = plan.waiting | _unread(plan, plan.notes)
-    return Ended(exit_code=code, reason=_reason_of_notes(code, plan.notes), left=left, is_whole=is_whole)
+    reason = _reason_of_notes(code, plan.notes)
+    return Ended(exit_code=code, reason=reason, left=left, has_files=plan.has_files, is_whole=is_whole)
 
 
 def _unread(plan: Plan, notes: Sequence[Note]) -> dict[str, float | None]:

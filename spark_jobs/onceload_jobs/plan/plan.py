@@ -53,6 +53,11 @@ class Plan:
     modified: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
+    def has_files(self) -> bool:
+        """Whether the source has any file. If not, it may be the empty mount point of a store that is gone."""
+        return bool(self.done or self.modified)
+
+    @property
     def waiting(self) -> dict[str, float | None]:
         """The files that are new or being loaded, with the time when each was modified."""
         busy = (note.name for note in self.notes if note.is_busy)

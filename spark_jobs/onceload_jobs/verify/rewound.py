@@ -30,8 +30,7 @@ class Rewound:
     def __init__(
         self, declared: Declared, engine: Engine, findings: Findings, gaps: Gaps, *, loaded: AbstractSet[str]
     ) -> None:
-        self._declared = declared
-        self._engine = engine
+        self._lost = Lost(declared, engine)
         self._findings = findings
         self._gaps = gaps
         #: The files that are compared already, because something of them is loaded.
@@ -40,7 +39,7 @@ class Rewound:
     def compare(self, owed: Sequence[Owed]) -> set[str]:
         """Find what is lost of what is owed, and return the names that were looked at."""
         for each in owed:
-            if reason := self._why_lost(each):
+            if reason := self._lost.why(each):
                 self._findings.add(
                     Difference(
                         producer=each.producer,
@@ -54,7 +53,16 @@ class Rewound:
                 self._gaps.note_owed(each)
         return {each.producer for each in owed}
 
-    def _why_lost(self, owed: Owed) -> str | None:
+
+class Lost:
+    """Tells what of a pipeline's debt no load can load again, as its files are now."""
+
+    def __init__(self, declared: Declared, engine: Engine) -> None:
+        self._declared = declared
+        self._engine = engine
+
+    def why(self, owed: Owed) -> str | None:
+        """Why no load can load it again; None if the next one does."""
         if owed.fingerprint is None:
             return "not loaded, and only the program that gave these rows can load them"
         reason = _why_not_in_file(self._declared.source, owed, owed.fingerprint)

@@ -199,8 +199,8 @@ def _refuse_lost_ledger(connection: Connection, table: str) -> None:
         as_own_rows = f"UPDATE {table} SET {PRODUCER_ID} = NULL"  # noqa: S608 - a person may run it.
         expected = (
             "the receipts of these rows, because without them their files would be loaded a second time. Restore the "
-            "schema onceload of the same moment, or empty the table and load all files again. If the rows shall stay "
-            f"and their files be loaded all the same, run `{as_own_rows}`"
+            "schema onceload of the same moment, or empty the table and load all files again. If the rows must stay "
+            f"and their files are to be loaded anyway, run `{as_own_rows}`"
         )
         raise SettingRefused("target.table", found, expected)
 
