@@ -1,7 +1,8 @@
 """Quarantined records as a file to edit: one JSON document per line.
 
 The file is written completely or not at all, and only its owner can read it, because rows may be secret. Each line
-identifies its record by id, file and sequence id, so that an export from one database changes nothing in another.
+identifies its record by id, file, sequence id and the digest of its stored bytes, so that an export from one database
+changes nothing in another.
 """
 
 import json
@@ -10,22 +11,22 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 from onceload_core.errors import SettingRefused
-from onceload_core.postgres.quarantine import KeptRecord, QuarantineId
+from onceload_core.postgres.quarantine import Fix, KeptRecord, QuarantineId
 
 _EXPECTED = "lines as `onceload quarantine export` writes them, with only `raw` changed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedRecord:
+class FixedRecord(Fix):
     """One line of the file."""
 
     file: str
     sequence_id: int
-    raw: bytes
 
 
 def write_records(records: Iterable[KeptRecord], path: Path) -> int:
@@ -52,7 +53,7 @@ def write_records(records: Iterable[KeptRecord], path: Path) -> int:
     return written
 
 
-def read_fixed_records(path: Path) -> dict[QuarantineId, FixedRecord]:
+def read_fixed_records(path: Path, *, pipeline: str) -> dict[QuarantineId, FixedRecord]:
     """Read an exported file, fixed or not; each record may appear once."""
     try:
         lines = path.read_bytes().split(b"\n")
@@ -61,7 +62,7 @@ def read_fixed_records(path: Path) -> dict[QuarantineId, FixedRecord]:
     fixed: dict[QuarantineId, FixedRecord] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            quarantine_id, found = _record_of(line, where=f"{path}, line {number}")
+            quarantine_id, found = _record_of(line, where=f"{path}, line {number}", pipeline=pipeline)
             if quarantine_id in fixed:
                 raise SettingRefused(f"{path}, line {number}", f"record {quarantine_id} twice", "each record once")
             fixed[quarantine_id] = found
@@ -71,7 +72,7 @@ def read_fixed_records(path: Path) -> dict[QuarantineId, FixedRecord]:
 
 
 def check_fixed_records(fixed: Mapping[QuarantineId, FixedRecord], records: Sequence[KeptRecord]) -> None:
-    """Refuse a file of another database, where the same ids belong to other records."""
+    """Refuse a file of another database, where the same ids belong to other records. The retry compares the digests."""
     for record in records:
         line = fixed[record.quarantine_id]
         if (line.file, line.sequence_id) != (record.file, record.sequence_id):
@@ -95,6 +96,7 @@ def line_of(record: KeptRecord) -> bytes:
         "id": record.quarantine_id,
         "file": record.file,
         "sequence_id": record.sequence_id,
+        "digest": record.digest,
         "column": record.column,
         "reason": record.reason,
         **raw_fields(record.raw),
@@ -102,18 +104,23 @@ def line_of(record: KeptRecord) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
-def _record_of(line: bytes, *, where: str) -> tuple[QuarantineId, FixedRecord]:
+def _record_of(line: bytes, *, where: str, pipeline: str) -> tuple[QuarantineId, FixedRecord]:
     try:
         values: dict[str, Any] = json.loads(line)
         quarantine_id, file, sequence_id = values["id"], values["file"], values["sequence_id"]
         given = [name for name in ("raw", "raw_base64") if name in values]
         if (type(quarantine_id), type(file), type(sequence_id), len(given)) != (int, str, int, 1):
             raise SettingRefused(where, "a line without id, file, sequence_id and one raw", _EXPECTED)
+        digest = values.get("digest")
+        if type(digest) is not str:
+            again = f"`onceload quarantine export again.jsonl --pipeline {quote(pipeline)}`"
+            found = "a line without digest, as an earlier release exported it"
+            raise SettingRefused(where, found, f"a new export (run {again}, and copy each fixed `raw` into it)")
         text = values[given[0]]
         raw = text.encode() if given == ["raw"] else b64decode(text, validate=True)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingRefused(where, f"an invalid line ({type(error).__name__}: {error})", _EXPECTED) from error
-    return QuarantineId(quarantine_id), FixedRecord(file=file, sequence_id=sequence_id, raw=raw)
+    return QuarantineId(quarantine_id), FixedRecord(file=file, sequence_id=sequence_id, digest=digest, raw=raw)
 
 
 def _make_durable(folder: Path) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from onceload_core.names import Batch, Position
 from onceload_core.ports import Settlement
 from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.quarantine import KeptRecord, QuarantineId
+from onceload_core.postgres.quarantine import Fix, KeptRecord, QuarantineId
 from onceload_core.postgres.sessions import session_of
 from onceload_core.replay import EntryKind
 
@@ -25,7 +25,7 @@ def retry(
     declared: "Declared",
     records: Sequence[KeptRecord],
     *,
-    fixed: Mapping[QuarantineId, bytes],
+    fixed: Mapping[QuarantineId, Fix],
     batch: str | None = None,
     by: str | None = None,
 ) -> "RetryReport":
@@ -47,7 +47,7 @@ def discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord], *, by:
             kind=EntryKind.DISCARD,
             session=session,
             batch=batch,
-            records=tuple((record.producer_id, record.sequence_id) for record in records),
+            records={(record.producer_id, record.sequence_id): None for record in records},
             write_rows=lambda _: 0,
         )
     )

@@ -206,8 +206,9 @@ class Settlement(Generic[Transaction]):
     kind: EntryKind
     session: Session
     batch: Batch
-    #: The producer and sequence id of each. Unless all are still held, nothing is settled.
-    records: tuple[tuple[ProducerId, int], ...]
+    #: The producer and sequence id of each, with the digest of its bytes as they were read. None: they were not read.
+    #: Unless all are still held with these bytes, nothing is settled.
+    records: Mapping[tuple[ProducerId, int], str | None]
     #: Returns the number of rows as counted by the database: one for each retried record.
     write_rows: Callable[[Transaction], int]
     bytes: int = 0
@@ -218,7 +219,6 @@ class Settlement(Generic[Transaction]):
             raise SettingRefused("a settlement", f"kind {self.kind}", f"one of {', '.join(_SETTLES_AS)}")
         if not self.records:
             raise SettingRefused("a settlement", "no records", "at least one record")
-        _all_different("records of a settlement", self.records)
         check_name("batch", self.batch)
 
     @property

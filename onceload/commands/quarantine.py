@@ -136,7 +136,7 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
 def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     """Load records that are valid now, because the pipeline file or the records were fixed."""
     declared = read_as_loaded(arguments, engine)
-    fixed = read_fixed_records(arguments.fixed_file) if arguments.fixed_file else {}
+    fixed = read_fixed_records(arguments.fixed_file, pipeline=declared.name) if arguments.fixed_file else {}
     selection = _selection(arguments, declared.name, fixed=fixed)
     chosen = choose(engine, selection, at_most=arguments.limit)
     if fixed:
@@ -145,8 +145,7 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     if not chosen.held:
         words(_nothing_selected(selection))
     on_terminal(f"pipeline {declared.name}: retrying {counted(len(chosen.held), 'record')}")
-    raw = {quarantine_id: line.raw for quarantine_id, line in fixed.items()}
-    report = settling.retry(engine, declared, chosen.held, fixed=raw, batch=arguments.batch)
+    report = settling.retry(engine, declared, chosen.held, fixed=fixed, batch=arguments.batch)
     _print_retried(report, declared, json=arguments.json)
     return ExitCode.DONE
 

@@ -112,6 +112,19 @@ def test_a_fix_that_was_wrong_is_corrected_in_the_same_form(console, day):
     assert rows(day) == [1, 3, 4, 5]
 
 
+def test_a_fix_of_other_bytes_than_the_form_showed_loads_nothing(console, day):
+    """A database that was restored may hold another record under the same id."""
+    number = quarantined(day, "y")
+    question = console.get(f"/fix?pipeline=well&id={number}")
+    day.ask(f"UPDATE onceload.quarantine SET raw = '{{}}' WHERE quarantine_id = {number} RETURNING 1")
+
+    answer = console.post("/fix?pipeline=well", data=form_of(question.text) | {"raw": '{"n": 5}'})
+
+    assert answer.status_code == 400
+    assert f"record {number}: found a fix of other bytes" in words_of(answer.text)
+    assert rows(day) == [1, 3, 4]
+
+
 def test_a_huge_value_makes_no_huge_page_and_is_not_fixed_there(console, day):
     day.write("well/huge.jsonl", f'{{"n": "{"z" * 2_000_000}"}}\n')
     day.load("well")

@@ -269,7 +269,7 @@ def test_a_download_is_the_file_that_a_retry_takes(pages, tmp_path):
     response = pages.get(f"/download{unescape(kind)}")
     (tmp_path / "quarantine.jsonl").write_bytes(response.content)
 
-    records = read_fixed_records(tmp_path / "quarantine.jsonl")
+    records = read_fixed_records(tmp_path / "quarantine.jsonl", pipeline="well")
 
     assert [record.raw for record in records.values()] == [f'{{"n": "x{MARKUP}"}}'.encode(), b'{"n": "y"}']
     assert response.headers["Content-Disposition"] == 'attachment; filename="quarantine.jsonl"'

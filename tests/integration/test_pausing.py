@@ -174,7 +174,7 @@ def test_records_in_quarantine_are_retried_and_discarded_during_a_pause(engine, 
     pause(engine, "events", by="ann", why=WHY)
 
     for kind, sequence_id, write in ((EntryKind.RETRY, 1, insert), (EntryKind.DISCARD, 2, lambda _: 0)):
-        records = ((producer_id, sequence_id),)
+        records = {(producer_id, sequence_id): None}
         ledger.settle(Settlement(kind=kind, session=session, batch=Batch("b"), records=records, write_rows=write))
 
     assert rows_in(engine) == 1

@@ -16,7 +16,7 @@ from onceload.settings import Settings
 from onceload_core.names import Batch, SessionName
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.load import load
@@ -178,7 +178,7 @@ def grown(loads: Loads) -> Loads:
     loads.write("b.jsonl", line(4) + "{also broken\n")
     loads.load()
     kept = [each for each in find_records(loads.engine, Selection(pipeline="events")) if b'"x"' in each.raw]
-    fixed = {kept[0].quarantine_id: line(2).encode().rstrip()}
+    fixed = {kept[0].quarantine_id: Fix(raw=line(2).encode().rstrip(), digest=kept[0].digest)}
     retry(loads.engine, loads.ledger, loads.declared, kept, batch=Batch("retry"), fixed=fixed)
     return loads
 

@@ -15,7 +15,7 @@ from onceload_core.errors import NotAlone
 from onceload_core.names import Batch, SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_core.postgres.deliveries import PostgresDeliveries
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.job import Job
@@ -349,7 +349,7 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
     loads.load()
     (held,) = find_records(loads.engine, Selection(pipeline="events"))
     loads.write("b.jsonl", '{"id": 1, "amount": 5}\n')
-    fixed = {held.quarantine_id: b'{"id": 1, "amount": 4}'}
+    fixed = {held.quarantine_id: Fix(raw=b'{"id": 1, "amount": 4}', digest=held.digest)}
     retrying = threading.Thread(
         target=lambda: retry(loads.engine, loads.ledger, loads.declared, (held,), batch=Batch("retry"), fixed=fixed)
     )

@@ -8,7 +8,7 @@ import pytest
 from onceload.cli import main
 from onceload_core.errors import ExitCode, PipelineBusy
 from onceload_core.names import Batch
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_jobs.batch.stage import sweep
 from onceload_jobs.load.load import load
 from onceload_jobs.load.staged.kept_batch import audit_batch, give_up
@@ -124,7 +124,7 @@ def test_a_retry_logs_how_many_records_failed_again(loads, logged):
     loads.load()
     asked = tuple(find_records(loads.engine, Selection(pipeline="events")))
 
-    fixed = {asked[0].quarantine_id: line(9).encode()}
+    fixed = {asked[0].quarantine_id: Fix(raw=line(9).encode(), digest=asked[0].digest)}
     retry(loads.engine, loads.ledger, loads.declared, asked, batch=Batch("two"), fixed=fixed)
 
     assert logged.one("records_retried") == {

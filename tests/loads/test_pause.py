@@ -16,7 +16,7 @@ from onceload_core.names import Batch, Position
 from onceload_core.pause import PipelinePaused
 from onceload_core.postgres import LedgerSettings, recover_state
 from onceload_core.postgres.pausing import pause, resume
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.load.staged.kept_batch import give_up, publish_batch
@@ -141,7 +141,7 @@ def test_a_pipeline_is_repaired_while_it_is_paused(loads):
     loads.load()
     paused(loads)
     kept = list(find_records(loads.engine, Selection(pipeline="events")))
-    fixed = {kept[0].quarantine_id: line(2).encode().rstrip()}
+    fixed = {kept[0].quarantine_id: Fix(raw=line(2).encode().rstrip(), digest=kept[0].digest)}
 
     retried = retry(loads.engine, loads.ledger, loads.declared, kept, batch=Batch("retry"), fixed=fixed)
     recovered = recover_state(loads.engine, "events", dry_run=False)

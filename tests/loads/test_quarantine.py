@@ -53,7 +53,7 @@ def test_an_exported_file_is_for_its_owner_alone_and_gives_the_same_bytes_back(l
 
     assert write_records(records, path) == 3
 
-    fixed = read_fixed_records(path)
+    fixed = read_fixed_records(path, pipeline="events")
     check_fixed_records(fixed, records)
     assert [fixed[each.quarantine_id].raw for each in records] == [b"{broken", b"\xff\xfe", "é\u2028{".encode()]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -67,7 +67,7 @@ def test_a_file_of_another_database_fixes_nothing(two_strange, tmp_path):
     write_records([replace(each, sequence_id=each.sequence_id + 1) for each in records], path)
 
     with pytest.raises(SettingRefused, match=f"record {records[0].quarantine_id} as sequence id"):
-        check_fixed_records(read_fixed_records(path), records)
+        check_fixed_records(read_fixed_records(path, pipeline="events"), records)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,13 @@ def test_a_file_of_another_database_fixes_nothing(two_strange, tmp_path):
         "{\n",
         "[]\n",
         '{"id": 1}\n',
-        '{"id": "1", "file": "a", "sequence_id": 0, "raw": ""}\n',
-        '{"id": 1, "file": "a", "sequence_id": 0, "raw": "", "raw_base64": ""}\n',
-        '{"id": 1, "file": "a", "sequence_id": 0, "raw": "\\ud800"}\n',
-        '{"id": 1, "file": "a", "sequence_id": 0, "raw_base64": "!"}\n',
-        '{"id": 1, "file": "a", "sequence_id": 0, "raw": 7}\n',
-        '{"id": 1, "file": "a", "sequence_id": 0, "raw": ""}\n' * 2,
+        '{"id": "1", "file": "a", "sequence_id": 0, "digest": "", "raw": ""}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "digest": "", "raw": "", "raw_base64": ""}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "digest": "", "raw": "\\ud800"}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "digest": "", "raw_base64": "!"}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "digest": "", "raw": 7}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "digest": 7, "raw": ""}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "digest": "", "raw": ""}\n' * 2,
     ],
 )
 def test_a_file_that_says_something_else_is_refused(tmp_path, content):
@@ -90,7 +91,15 @@ def test_a_file_that_says_something_else_is_refused(tmp_path, content):
     path.write_text(content)
 
     with pytest.raises(SettingRefused, match=r"bad\.jsonl"):
-        read_fixed_records(path)
+        read_fixed_records(path, pipeline="events")
+
+
+def test_a_file_that_an_earlier_release_exported_is_refused_with_the_command_that_exports_again(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": 1, "file": "a", "sequence_id": 0, "column": null, "reason": "bad", "raw": "{}"}\n')
+
+    with pytest.raises(SettingRefused, match=r"without digest.*`onceload quarantine export again\.jsonl --pipeline e"):
+        read_fixed_records(path, pipeline="events")
 
 
 # The command line.
@@ -141,6 +150,29 @@ def test_from_looking_to_fixing_to_retrying(loads, tmp_path, call):
     assert loads.rows() == [1, 2, 3]
     assert [each["id"] for each in call("list", "--json")[2]["records"]] == held(loads)
     assert len(call("list", "--json", "--state", "any")[2]["records"]) == 3
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_fix_of_another_record_at_the_same_place_loads_nothing(loads, tmp_path, call):
+    """As in the database of another stage, or in one that was restored, where the id, file and sequence id recur."""
+    loads.write("a.jsonl", line(1) + '{"id": "two"}\n{"id": "three"}\n')
+    loads.load()
+    bad, again, yaml = tmp_path / "bad.jsonl", tmp_path / "again.jsonl", str(pipeline_file(loads, tmp_path))
+    call("export", str(bad))
+    bad.write_text(bad.read_text().replace('\\"two\\"', "2").replace('\\"three\\"', "3"))
+    other = "UPDATE onceload.quarantine SET raw = :raw WHERE reason LIKE '%three%'"
+    with loads.engine.begin() as connection:
+        connection.execute(text(other), {"raw": b'{"id": "seven"}'})
+
+    refused, messages, _ = call("retry", yaml, "--from", str(bad))
+    call("export", str(again))
+    again.write_text(again.read_text().replace('\\"two\\"', "2").replace('\\"seven\\"', "7"))
+
+    assert refused is ExitCode.WRONG_USE
+    assert f"record {held(loads)[1]}: found a fix of other bytes" in messages
+    assert loads.rows() == [1]
+    assert call("retry", yaml, "--from", str(again), "--json")[2]["retried"] == 2
+    assert loads.rows() == [1, 2, 7]
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])

@@ -12,7 +12,7 @@ from onceload_core.declaration import EditRefused
 from onceload_core.errors import ExitCode
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_core.replay import replay
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -62,7 +62,7 @@ def retry_all(loads, *, fixed):
         loads.declared,
         asked,
         batch=new_batch(),
-        fixed={each.quarantine_id: fixed.encode() for each in asked},
+        fixed={each.quarantine_id: Fix(raw=fixed.encode(), digest=each.digest) for each in asked},
     )
 
 

@@ -16,7 +16,7 @@ from onceload_core.errors import CommitOutcomeUnknown, ExitCode, SettingRefused
 from onceload_core.names import Position
 from onceload_core.ports import CommitStep
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
-from onceload_core.postgres.quarantine import Selection, choose
+from onceload_core.postgres.quarantine import Fix, Selection, choose, get_record
 from onceload_core.replay import EntryKind
 from onceload_jobs.formats.chunks import KEPT_BYTES
 from onceload_jobs.load.settings import new_batch
@@ -51,7 +51,8 @@ def retry_all(
 ) -> RetryReport:
     declared = replace(loads.declared, **changes)
     asked = choose(loads.engine, Selection(pipeline=declared.name)).held
-    return retry(loads.engine, ledger or loads.ledger, declared, asked, batch=new_batch(), fixed=fixed)
+    fixes = {each: Fix(raw=raw, digest=get_record(loads.engine, each).digest) for each, raw in (fixed or {}).items()}
+    return retry(loads.engine, ledger or loads.ledger, declared, asked, batch=new_batch(), fixed=fixes)
 
 
 def test_a_record_that_is_good_now_is_loaded_under_its_own_id_in_one_commit(two_strange):

@@ -31,7 +31,7 @@ from onceload.states import State
 from onceload_core.errors import DatabaseLost, OnceloadError, SettingRefused
 from onceload_core.names import Position
 from onceload_core.postgres import LedgerSettings, connect
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_jobs.load import context
 from onceload_jobs.load.load import load
 from onceload_jobs.load.offering import Offering
@@ -210,7 +210,8 @@ class World:
         if step is Step.DISCARD:
             settling.discard(self.engine, self.name, held, by="ann")
         else:
-            fixed = {held[0].quarantine_id: b'{"n": %d}' % _number(held[0].raw)}
+            fix = Fix(raw=b'{"n": %d}' % _number(held[0].raw), digest=held[0].digest)
+            fixed = {held[0].quarantine_id: fix}
             settling.retry(self.engine, read_pipeline(self.file), held, fixed=fixed)
 
     def rewind(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from onceload_core.names import Batch, Position
 from onceload_core.pipeline import Guarantee
 from onceload_core.postgres import LedgerSettings
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_core.verdicts import Order
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -74,7 +74,7 @@ def retried(loads, fixed):
         loads.declared,
         records,
         batch=Batch("mended"),
-        fixed={record.quarantine_id: fixed for record in records},
+        fixed={record.quarantine_id: Fix(raw=fixed, digest=record.digest) for record in records},
     )
     assert report.retried == len(records)
 

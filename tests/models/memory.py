@@ -52,6 +52,7 @@ from onceload_core.ports import (
     check_producers,
     unwatched,
 )
+from onceload_core.postgres.quarantine import digest_of
 from onceload_core.replay import (
     Condition,
     Counts,
@@ -93,6 +94,8 @@ class Book:
     #: The columns of the remembered messages.
     messages_of: str = ""
     quarantine: dict[tuple[ProducerId, int], QuarantineState] = field(default_factory=dict)
+    #: The digests of the bytes of quarantined records.
+    digests: dict[tuple[ProducerId, int], str] = field(default_factory=dict)
     snapshots: dict[Position, Snapshot] = field(default_factory=dict)
     version: Version = field(default=Version(0, None))
     #: The addresses of its loaded files, by table, and whether they hold what was loaded, for all that is known.
@@ -137,7 +140,7 @@ class MemoryLedger:
         self._reached(CommitStep.FILES_OWNED)
         _record_messages(book, commit.message_ids, now, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.MESSAGES_RECORDED)
-        bad = [(record.producer_id, record.sequence_id) for record in commit.quarantined]
+        bad = {(each.producer_id, each.sequence_id): digest_of(each.raw) for each in commit.quarantined}
         _record_quarantine(book, bad, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.QUARANTINE_RECORDED)
         book.entries.append(_entry(position, commit, receipts, now, kind=EntryKind.LOAD))
@@ -531,15 +534,20 @@ def _record_messages(book: Book, message_ids: tuple[str, ...], now: datetime, *,
     book.messages.update(dict.fromkeys(set(message_ids) - set(twins), now))
 
 
-def _record_quarantine(book: Book, records: list[tuple[ProducerId, int]], *, repeats_allowed: bool) -> None:
-    new = [record for record in records if record not in book.quarantine]
+def _record_quarantine(book: Book, records: dict[tuple[ProducerId, int], str], *, repeats_allowed: bool) -> None:
+    new = {record: digest for record, digest in records.items() if record not in book.quarantine}
     if len(new) != len(records) and not repeats_allowed:
         raise AlreadyConsumed(book.declared.name, ("a quarantined record",))
     book.quarantine.update(dict.fromkeys(new, QuarantineState.HELD))
+    book.digests.update(new)
 
 
 def _settle(book: Book, settlement: Settlement[Book]) -> tuple[Receipt, ...]:
-    refused = [record for record in settlement.records if not _may_settle(book, settlement.kind, record)]
+    refused = [
+        record
+        for record, digest in settlement.records.items()
+        if not _may_settle(book, settlement.kind, record) or digest not in (None, book.digests[record])
+    ]
     if refused:
         names = tuple(f"the quarantined record {sequence_id} of producer {key}" for key, sequence_id in refused)
         raise AlreadyConsumed(book.declared.name, names)

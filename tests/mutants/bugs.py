@@ -4472,6 +4472,27 @@ BUGS = (
         tests=(f"{OF_RETRIES}::test_a_fix_that_is_bad_too_leaves_the_record_its_own_reason",),
     ),
     Bug(
+        name="a fix loads whatever record has its id, file and sequence id now",
+        file="spark_jobs/onceload_jobs/recover/retry.py",
+        correct="        if fix is not None and fix.digest != record.digest:\n",
+        wrong="        if fix is not None and not fix.digest:\n",
+        tests=("tests/loads/test_quarantine.py::test_a_fix_of_another_record_at_the_same_place_loads_nothing",),
+    ),
+    Bug(
+        name="a form loads its fix for whatever bytes the record has now",
+        file="onceload/console/actions/quarantine.py",
+        correct='digest=asked.values.get("seen", ""))}',
+        wrong="digest=record.digest)}",
+        tests=("tests/console/test_actions.py::test_a_fix_of_other_bytes_than_the_form_showed_loads_nothing",),
+    ),
+    Bug(
+        name="a retry settles a record whose bytes are not those that it read",
+        file=LEDGER_SQL,
+        correct="   AND (offered.digest IS NULL OR encode(sha256(quarantine.raw), 'hex') = offered.digest)\n",
+        wrong="",
+        tests=("tests/contract/test_settlements.py::test_a_record_with_other_bytes_than_were_read_is_not_settled",),
+    ),
+    Bug(
         name="a retry is advised for records of a transform",
         file="dedup_core/onceload_core/advice.py",
         correct='("transform", bool(rest.get("transform"))),',

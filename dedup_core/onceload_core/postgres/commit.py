@@ -295,6 +295,7 @@ def settle(connection: Connection, taken: Record, settlement: Settlement[Connect
         binds = taken_binds | {
             "producer_ids": array(producer_id for producer_id, _ in some),
             "sequence_ids": array(sequence_id for _, sequence_id in some),
+            "digests": array(settlement.records[each] for each in some),
         }
         if connection.execute(SQL["settle_quarantine"], binds).rowcount != len(some):
             raise AlreadyConsumed(pipeline, tuple(map(_settled, connection.execute(SQL["settlements_refused"], binds))))
@@ -312,7 +313,8 @@ def settle(connection: Connection, taken: Record, settlement: Settlement[Connect
 def _settled(row: Record) -> str:
     if row.quarantine_id is None:
         return "a record that is not in quarantine"
-    settled = f"{row.state} at position {row.settled_position}" if row.settled_position else "of a replaced generation"
+    not_held = "of a replaced generation, or with other bytes than were read"
+    settled = f"{row.state} at position {row.settled_position}" if row.settled_position else not_held
     return f"quarantined record {row.quarantine_id} ({settled})"
 
 

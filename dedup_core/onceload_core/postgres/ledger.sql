@@ -370,12 +370,14 @@ SELECT :pipeline_id, :position, * FROM unnest(
 ON CONFLICT ON CONSTRAINT quarantined_records_have_no_twins DO NOTHING;
 
 -- name: settle_quarantine
--- Compare-and-set: records that are already settled are not counted, and the row count shows it. Records of a producer
--- that a later generation replaced must not be loaded.
+-- Compare-and-set: records that are already settled, or that have other bytes than were read, are not counted, and the
+-- row count shows it. Records of a producer that a later generation replaced must not be loaded.
 UPDATE onceload.quarantine SET state = :state, settled_position = :position
-  FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[])) AS offered (producer_id, sequence_id)
+  FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[]), CAST(:digests AS text[]))
+       AS offered (producer_id, sequence_id, digest)
  WHERE quarantine.producer_id = offered.producer_id AND quarantine.sequence_id = offered.sequence_id
    AND quarantine.pipeline_id = :pipeline_id AND quarantine.state = 'held'
+   AND (offered.digest IS NULL OR encode(sha256(quarantine.raw), 'hex') = offered.digest)
    AND (:state = 'discarded' OR NOT EXISTS (
         SELECT FROM onceload.producer
          WHERE producer.producer_id = offered.producer_id AND producer.condition = 'replaced'));

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import NewType
 
 from sqlalchemy import Engine
@@ -73,6 +74,20 @@ class KeptRecord:
     quarantined_at: datetime
     state: QuarantineState
     settled_position: Position | None
+
+    @property
+    def digest(self) -> str:
+        """The digest of its bytes, which must be here in full."""
+        return digest_of(self.raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """What a person made of a record."""
+
+    raw: bytes
+    #: The digest of the stored bytes that were fixed.
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +174,11 @@ def find_declarations(engine: Engine, pipeline: str, versions: Collection[int]) 
             row.version: Declaration(terms=row.terms, rest=row.rest, layout=row.layout)
             for row in connection.execute(SQL["declarations"], binds)
         }
+
+
+def digest_of(raw: bytes) -> str:
+    """The server makes it in the same way."""
+    return sha256(raw).hexdigest()
 
 
 def kind_of(reason: str) -> str:

@@ -74,8 +74,8 @@ class Question:
     #: Shown instead of the button, if the user must open another page first.
     link: Link | None = None
     field: Field | None = None
-    #: What the numbers were of, such as the position: the answer refuses anything else.
-    seen: int | None = None
+    #: What the sentences were about, such as the position or the digest of a record: the answer refuses anything else.
+    seen: int | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

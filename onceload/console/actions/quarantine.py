@@ -16,6 +16,7 @@ from onceload_core.ports import QuarantineState
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.quarantine import (
     Chosen,
+    Fix,
     KeptRecord,
     QuarantineId,
     Refusal,
@@ -48,6 +49,7 @@ def _question_of_fix(record: KeptRecord, text: str, *refused: str) -> Question:
         ),
         button="Load the fixed record",
         field=Field(name="raw", label="The record", value=text, is_long=True),
+        seen=record.digest,
     )
 
 
@@ -58,7 +60,7 @@ def _in_words(refused: KeptRecord | Refusal) -> str:
 def _fix(asked: Asked) -> Answer | Question:
     record, _ = _editable(asked)
     text = asked.values.get("raw", "").replace("\r\n", "\n")
-    fixed = {record.quarantine_id: text.encode()}
+    fixed = {record.quarantine_id: Fix(raw=text.encode(), digest=asked.values.get("seen", ""))}
     report = settling.retry(asked.engine, _declared(asked), [record], fixed=fixed, by=asked.user)
     refusal = report.still_bad.get(record.quarantine_id)
     if refusal is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from shlex import quote
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
@@ -20,7 +21,15 @@ from onceload_core.names import Batch, Position
 from onceload_core.ports import Session, Settlement
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import statements, translated
-from onceload_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
+from onceload_core.postgres.quarantine import (
+    Fix,
+    KeptRecord,
+    QuarantineId,
+    Refusal,
+    Selection,
+    find_records,
+    note_reasons,
+)
 from onceload_core.postgres.sessions import session_of
 from onceload_core.replay import EntryKind
 from onceload_jobs.batch.stage import Stage, open_stage
@@ -73,7 +82,7 @@ def retry(
     asked: Sequence[KeptRecord],
     *,
     batch: Batch,
-    fixed: Mapping[QuarantineId, bytes] | None = None,
+    fixed: Mapping[QuarantineId, Fix] | None = None,
     by: str | None = None,
 ) -> RetryReport:
     """Load the records that are good now in one commit; the others stay held, with the current reason.
@@ -102,7 +111,7 @@ def _begun(
     asked: Sequence[KeptRecord],
     *,
     batch: Batch,
-    fixed: Mapping[QuarantineId, bytes],
+    fixed: Mapping[QuarantineId, Fix],
     by: str | None,
 ) -> "_Job":
     """It writes rows like a load, with the current pipeline file."""
@@ -196,9 +205,9 @@ def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]
 
     def find_good() -> "Reading | None":
         # Records that any retry has settled are no longer held.
-        reading = job.records.read(
-            tuple(find_records(job.engine, held)), refused=tries.refused, differing=tries.differing
-        )
+        records = tuple(find_records(job.engine, held))
+        _refuse_fixes_of_others(records, job.records.fixed)
+        reading = job.records.read(records, refused=tries.refused, differing=tries.differing)
         tries.still_bad, tries.laid_out_otherwise = reading.refusals, reading.laid_out_otherwise
         return reading if reading.good else None
 
@@ -216,13 +225,27 @@ def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]
     return tries
 
 
+def _refuse_fixes_of_others(records: Sequence[KeptRecord], fixed: Mapping[QuarantineId, Fix]) -> None:
+    """In another database, or after a restore, the same id, file and sequence id may belong to another record."""
+    for record in records:
+        fix = fixed.get(record.quarantine_id)
+        if fix is not None and fix.digest != record.digest:
+            place = f"sequence id {record.sequence_id} of {record.file}"
+            again = f"`onceload quarantine export again.jsonl --pipeline {quote(record.pipeline)}`"
+            raise SettingRefused(
+                f"record {record.quarantine_id}",
+                f"a fix of other bytes than this database holds of {place}",
+                f"a fix of these bytes (run {again} and fix that file, or open the record again in the console)",
+            )
+
+
 def _settlement(job: _Job, target: "_TargetOfRetry", reading: "Reading") -> Settlement[Connection]:
     writer = target.writer.adding(reading.added)
     return Settlement(
         kind=EntryKind.RETRY,
         session=job.session,
         batch=job.batch,
-        records=tuple((record.producer_id, record.sequence_id) for record in reading.good),
+        records={(record.producer_id, record.sequence_id): record.digest for record in reading.good},
         write_rows=lambda connection: target.write(connection, writer, reading.rows),
         bytes=sum(len(job.records.text_of(record)) for record in reading.good),
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from onceload_core.names import ProducerId
-from onceload_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal
+from onceload_core.postgres.quarantine import Fix, KeptRecord, QuarantineId, Refusal
 from onceload_jobs.files.notes import Ignored
 from onceload_jobs.formats.chunks import KEPT_BYTES, Chunk, Part
 from onceload_jobs.formats.jsonl.rows import read_jsonl
@@ -44,10 +44,11 @@ class StoredRecords:
     declared: Declared
     columns: tuple[Column, ...]
     fields: StoredFields
-    fixed: Mapping[QuarantineId, bytes] = field(default_factory=dict)
+    fixed: Mapping[QuarantineId, Fix] = field(default_factory=dict)
 
     def text_of(self, record: KeptRecord) -> bytes:
-        return self.fixed.get(record.quarantine_id, record.raw)
+        fix = self.fixed.get(record.quarantine_id)
+        return record.raw if fix is None else fix.raw
 
     def read(
         self,

@@ -25,7 +25,7 @@ from onceload_core.errors import OnceloadError, WrongUse
 from onceload_core.names import Batch, DeliveryId, Position, SessionName
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, recover_state
 from onceload_core.postgres.by_hand import abandon, list_deliveries, redrive
-from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_core.postgres.recovery import Recovery
 from onceload_core.postgres.upkeep import forget_messages, tidy
 from onceload_jobs.batch.job import Job
@@ -298,7 +298,7 @@ class World:
         del strike
         held = list(find_records(self.engine, Selection(pipeline=self.name)))
         held = [each for each in held if not each.is_replaced]
-        fixed = {each.quarantine_id: each.raw.replace(BAD, GOOD) for each in held}
+        fixed = {each.quarantine_id: Fix(raw=each.raw.replace(BAD, GOOD), digest=each.digest) for each in held}
         batch = Batch(f"retry {next(self._batches)}")
         ledger, declared = PostgresLedger(self.engine), self._as_declared(self.words)
         return retry(self.engine, ledger, declared, held, batch=batch, fixed=fixed)
