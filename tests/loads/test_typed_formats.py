@@ -137,6 +137,32 @@ def test_a_value_that_does_not_fit_is_quarantined_and_loaded_when_it_does(loads)
     assert loads.rows("_sequence") == [0, 2]
 
 
+@pytest.mark.parametrize("of_format", [Format.PARQUET, *OTHER_FORMATS], indirect=True)
+def test_a_float_of_32_bits_is_retried_as_the_value_that_a_load_gives(loads, of_format):
+    types = {
+        "wide": "double precision",
+        "many": "double precision[]",
+        "narrow": "real",
+        "exact": "numeric(12,2)",
+        "more": "jsonb",
+    }
+    declare(loads, id="smallint not null", **types)
+    floats = dict.fromkeys(("wide", "narrow", "exact"), pa.array([0.1, 0.1], pa.float32()))
+    floats |= {"many": pa.array([[0.1, None]] * 2, pa.list_(pa.float32()))}
+    floats |= {"more": pa.array([{"x": 0.1}] * 2, pa.struct({"x": pa.float32()}))}
+    write(loads, "a.data", pa.table({"id": pa.array([1, 100_000], pa.int64()), **floats}))
+    report = loads.load()
+
+    execute(loads.admin_dsn, "ALTER TABLE target ALTER id TYPE integer")
+    declare(loads, id="integer not null", **types)
+    retried = retry_all(loads)
+
+    assert (counts(report), retried.retried) == ((1, 0, 1), 1)
+    loaded, later = loads.ask("SELECT wide, many, narrow, exact, more FROM target ORDER BY id")
+    wide = 0.10000000149011612
+    assert later == loaded == (wide, [wide, None], 0.1, Decimal("0.10"), {"x": wide})
+
+
 @pytest.mark.parametrize(
     "rewrite",
     [OnRewrite.STOP, *(pytest.param(each, marks=LONG) for each in (OnRewrite.REPLACE, OnRewrite.NEW_GENERATION))],

@@ -4472,6 +4472,26 @@ BUGS = (
         tests=(f"{OF_RETRIES}::test_a_fix_that_is_bad_too_leaves_the_record_its_own_reason",),
     ),
     Bug(
+        name="a stored 32-bit float is retried as the double with its few digits",
+        file="spark_jobs/onceload_jobs/formats/parquet/values.py",
+        correct="        case Real() if column_type is None or column_type.kind in FLOATS:\n",
+        wrong="        case Real() if column_type is None:\n",
+        tests=(
+            "tests/loads/test_typed_formats.py"
+            "::test_a_float_of_32_bits_is_retried_as_the_value_that_a_load_gives[direct-parquet]",
+        ),
+    ),
+    Bug(
+        name="a stored 32-bit float is read with the digits that it has in another type",
+        file="spark_jobs/onceload_jobs/recover/stored_fields.py",
+        correct="    return not _may_have_other_digits(raw, then, now) and (",
+        wrong="    return (",
+        tests=(
+            "tests/unit/test_layouts.py"
+            "::test_a_stored_value_that_means_the_same_in_another_type_is_the_value_of_the_file",
+        ),
+    ),
+    Bug(
         name="a fix loads whatever record has its id, file and sequence id now",
         file="spark_jobs/onceload_jobs/recover/retry.py",
         correct="        if fix is not None and fix.digest != record.digest:\n",

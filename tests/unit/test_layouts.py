@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from onceload_core.names import ProducerId
 from onceload_core.pipeline import Pipeline
 from onceload_jobs.formats.chunks import Chunk, Part
-from onceload_jobs.formats.parquet.scalars import UnreadableValue
+from onceload_jobs.formats.parquet.scalars import Real, UnreadableValue
 from onceload_jobs.formats.parquet.values import converted, kept_form
 from onceload_jobs.formats.records import ValueRefused
 from onceload_jobs.formats.values import from_kept
@@ -159,12 +160,14 @@ TYPES = [
     for kind in Kind
     for array in ("", "[]")
 ]
+TENTH = Real(np.float32(0.1))
 VALUES = [
     *(None, True, 5, 1.5, Decimal("2.50"), "abcd", "ab==", "5", "\\x6162", '{"k":1}', "2026-01-01", "{a,b}"),
     *(b"ab==", b"abcd", b"0123456789abcdef", b"\xff\x00", b"5", UnreadableValue("x")),
     *(date(2026, 1, 1), time(1, 2), datetime(2026, 1, 1), datetime(2026, 1, 1, 5, tzinfo=UTC)),  # noqa: DTZ001
     *([b"ab==", None], ["a"], [5], [date(2026, 1, 1)], [b"0123456789abcdef"], [datetime(2026, 1, 1)]),  # noqa: DTZ001
     *({"k": 1}, {"k": b"ab"}),
+    *(0.1, Decimal("0.1"), [0.1], TENTH, [TENTH, None], {"k": TENTH}, [{"k": TENTH}], Real(1.5), Real("inf")),
 ]
 
 

@@ -5,10 +5,12 @@ with the columns that were declared then. So it is read by the layout of the ver
 are matched by name with the columns that are declared now, whose types and rules apply.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 from sqlalchemy import Engine
 
 from onceload_core.names import ProducerId
@@ -18,7 +20,9 @@ from onceload_jobs.files.fingerprints import Fingerprint, Resemblance, compare
 from onceload_jobs.files.listing import Listed, list_files
 from onceload_jobs.formats.chunks import FileRefused
 from onceload_jobs.formats.csv.header import read_checked_header
+from onceload_jobs.formats.json_values import STRING
 from onceload_jobs.formats.jsonl.fields import fields_of
+from onceload_jobs.formats.parquet.values import FLOATS
 from onceload_jobs.formats.records import RecordRefused, ValueRefused
 from onceload_jobs.pipeline.columns import ColumnType, Kind, parse_type
 from onceload_jobs.pipeline.declared import Declared, Format, Source, UnknownFields
@@ -160,10 +164,35 @@ _ALIKE = frozenset(Kind) - {Kind.BYTEA, Kind.UUID, Kind.JSONB, Kind.DATE}
 def means_the_same(raw: str, then: ColumnType | None, now: ColumnType) -> bool:
     """Whether the stored form of a value, which depends on its type, is the one that it would have now.
 
-    It is if no text is in it. Bytes, points in time and documents are stored as texts, in a form for each type.
+    Bytes, points in time and documents are stored as texts, in a form for each type; 32-bit floats with more or fewer
+    digits. All other values have the same form in each type.
     """
-    if '"' not in raw or (then is not None and (then.kind, then.is_array) == (now.kind, now.is_array)):
+    if then is not None and (then.kind, then.is_array) == (now.kind, now.is_array):
         return True
+    return not _may_have_other_digits(raw, then, now) and ('"' not in raw or _has_same_texts(raw, then, now))
+
+
+_NUMBER = re.compile(rf"{STRING}|(-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)")
+
+
+def _may_have_other_digits(raw: str, then: ColumnType | None, now: ColumnType) -> bool:
+    """Whether a number may be a 32-bit float that has the digits of a double in one of these types alone."""
+    was_double, is_double = (_has_digits_of_double(raw, each) for each in (then, now))
+    # A real is the same by any of its forms.
+    if was_double == is_double or now.kind is Kind.REAL:
+        return False
+    with np.errstate(over="ignore"):
+        reals = [(number, np.float32(number)) for number in _NUMBER.findall(raw) if number]
+    forms = ((number, str(real), repr(float(real))) for number, real in reals)
+    return any(short != long and number == (long if was_double else short) for number, short, long in forms)
+
+
+def _has_digits_of_double(raw: str, column_type: ColumnType | None) -> bool:
+    is_inside = column_type is not None and not column_type.is_array and raw[0] in "[{"
+    return column_type is None or column_type.kind in FLOATS or is_inside
+
+
+def _has_same_texts(raw: str, then: ColumnType | None, now: ColumnType) -> bool:
     if now.kind is Kind.JSONB and '{"unreadable":' in raw:
         # It stands for a value that could not be read. Only documents take it for a value.
         return False

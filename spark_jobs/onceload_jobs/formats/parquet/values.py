@@ -71,6 +71,8 @@ def kept_form(value: object, column_type: ColumnType | None) -> str:
             return f"[{','.join(kept_form(element, column_type.element) for element in value)}]"
         case bytes() if column_type:
             return _kept_bytes(value, column_type)
+        case Real() if column_type is None or column_type.kind in FLOATS:
+            return _json_inside(value)
         case datetime() if column_type and column_type.kind is Kind.DATE and value.time() == time():
             return _json_of(value.date())
     written = _json_of(value)
