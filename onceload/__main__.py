@@ -2,9 +2,9 @@
 
 import os
 import sys
-from io import TextIOWrapper
 
 from onceload import cli
+from onceload.streams import StandardStreams
 from onceload.terminal import words
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.events import show_events
@@ -12,27 +12,25 @@ from onceload_core.events import show_events
 
 def main() -> None:
     """Run one command with the arguments and the environment of this process."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            # A name that this terminal cannot show must not fail a command that has done its work.
-            stream.reconfigure(errors="backslashreplace")
+    streams = StandardStreams()
+    try:
+        code = _run()
+    except SystemExit as ended:
+        # After help or a wrong usage, which the parser has printed.
+        code = ExitCode(int(ended.code or 0))
+    if (failure := streams.find_failure()) is not None:
+        words(f"onceload: the output could not be written ({failure}). Committed work is kept. Run the command again")
+        code = code or ExitCode.CALL_AGAIN
+    sys.exit(code)
+
+
+def _run() -> ExitCode:
     try:
         show_events(os.environ)
     except SettingRefused as error:
         words(f"onceload: {error}")
-        sys.exit(error.exit_code)
-    try:
-        code = cli.main(sys.argv[1:], os.environ)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output closed it; Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = ExitCode.DONE
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        words(f"onceload: the output could not be written ({error}). Committed work is kept. Run the command again")
-        code = ExitCode.CALL_AGAIN
-    sys.exit(code)
+        return error.exit_code
+    return cli.main(sys.argv[1:], os.environ)
 
 
 if __name__ == "__main__":

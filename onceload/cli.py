@@ -61,8 +61,6 @@ def _run(parsed: Arguments, environment: Mapping[str, str]) -> Outcome:
         run: Callable[[Arguments, Settings], ExitCode | Outcome] = parsed.run
         ended = run(parsed, read_settings(environment))
         return ended if isinstance(ended, Outcome) else Outcome(exit_code=ended)
-    except BrokenPipeError:
-        raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no command ends with a traceback.
         if parsed.debug or environment.get("ONCELOAD_LOG") == "debug":
             traceback.print_exc()
@@ -97,7 +95,6 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
             message = "interrupted. All uncommitted work was rolled back. Run the command again"
             return message, ExitCode.CALL_AGAIN
         case OSError() | UnicodeError() | RuntimeError():
-            # Work that was done before the output failed stays done; the next call reports it.
             return f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN
         case _:
             # The message of an unexpected error may contain values of rows, so it is not shown.
@@ -109,8 +106,7 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
 def _report_error(error: BaseException, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
     lines_of_words(f"onceload: {message}")
     if json:
-        with suppress(OSError):
-            show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
+        show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
     return Outcome(exit_code=exit_code, error=type(error).__name__, message=message)
 
 

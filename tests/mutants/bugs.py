@@ -38,6 +38,7 @@ OF_TAKEOVERS = "tests/integration/test_takeovers.py"
 OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOOKS = "tests/integration/test_look.py"
 OF_KEEPERS = "tests/integration/test_keeping.py"
+OF_STREAMS = "tests/integration/test_streams.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_EVENTS = "tests/loads/test_events.py"
 OF_AUDITS = "tests/loads/test_audit.py"
@@ -2143,6 +2144,27 @@ RECORD_BUGS = (
         correct="    write_outcome(replace(outcome, message=with_file_named(outcome.message)), environment)\n",
         wrong="    pass\n",
         tests=("tests/integration/test_cli.py::test_a_command_writes_how_it_ended_into_the_file_that_it_is_given",),
+    ),
+    Bug(
+        name="a command ends otherwise when the reader of its output has gone",
+        file="onceload/streams.py",
+        correct="            self.failure = error\n",
+        wrong="            raise\n",
+        tests=(f"{OF_STREAMS}::test_the_end_of_a_command_does_not_depend_on_the_reader_of_its_output",),
+    ),
+    Bug(
+        name="a result that a full disk did not take counts as printed",
+        file="onceload/streams.py",
+        correct="return next((each for each in failures if not isinstance(each, BrokenPipeError)), None)",
+        wrong="return None",
+        tests=(f"{OF_STREAMS}::test_a_result_that_a_full_disk_did_not_take_is_asked_for_again",),
+    ),
+    Bug(
+        name="what is printed goes to the next file or connection if a stream is closed",
+        file="onceload/streams.py",
+        correct="    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:\n",
+        wrong="    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 0:\n",
+        tests=(f"{OF_STREAMS}::test_a_command_needs_neither_output",),
     ),
     Bug(
         name="an error of a load under Spark that no retry changes is retried",
