@@ -17,7 +17,7 @@ from onceload.shipped import shipped
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
 from onceload_core.events import event
-from onceload_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
+from onceload_core.postgres.connection import QUERY_CANCELED, change, sqlstate, statements, transaction
 
 SQL = statements("schema.sql", package=__package__)
 MIGRATIONS = shipped("migrations")
@@ -28,6 +28,8 @@ _PAUSE_S = 1.0
 #: load fails with a deadlock.
 _LOCK_TIMEOUT = text("SET LOCAL statement_timeout = '500ms'")
 _NO_TIMEOUT = text("SET LOCAL statement_timeout = 0")
+#: Safe for a superuser: nothing that other users created in this database is called.
+_SAFE_PATH = text("SET LOCAL search_path = pg_catalog, pg_temp")
 
 _BEFORE = (
     "it cannot be upgraded. Load all files into a new database: `onceload init`, then for the file of each pipeline "
@@ -66,7 +68,8 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
 
 
 def _upgrade(engine: Engine) -> tuple[str | None, str]:
-    with _transaction(engine, doing="changing the schema") as connection:
+    with change(engine, "(any)", doing="changing the schema", see="onceload doctor") as connection:
+        connection.execute(_SAFE_PATH)
         connection.execute(SQL["one_at_a_time"])
         found = _found(connection)
         before = found.revision if found else None
@@ -99,9 +102,8 @@ def _lock_all(connection: Connection) -> None:
 
 @contextmanager
 def _transaction(engine: Engine, *, doing: str) -> Iterator[Connection]:
-    """A transaction that is safe for a superuser: it calls nothing that other users created in this database."""
-    with translated(pipeline="(any)", doing=doing), engine.begin() as connection:
-        connection.execute(text("SET LOCAL search_path = pg_catalog, pg_temp"))
+    with transaction(engine, "(any)", doing=doing) as connection:
+        connection.execute(_SAFE_PATH)
         yield connection
 
 

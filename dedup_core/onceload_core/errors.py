@@ -43,7 +43,8 @@ OnceloadError
 │   │   └── RightMissing       the user lacks a right on a schema, a table or a function
 │   └── SchemaRefused        the schema is missing, unreleased or of another project
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
-│   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
+│   ├── CommitOutcomeUnknown the connection ended after COMMIT was sent
+│   └── ChangeOutcomeUnknown the same, for a change that loads no rows, such as a pause
 └── NeedsAPerson           continuing could lose or repeat records                (exit 4)
     ├── AuditFailed          staged rows fail a critical expectation
     ├── BatchIncomplete      a part of a batch could not be staged
@@ -311,6 +312,21 @@ class CommitOutcomeUnknown(AskTheLedger):
             f"pipeline {self.pipeline}, batch {self.batch}: the database did not answer COMMIT ({self.reason}). The "
             "commit took effect completely or not at all. Run the same command again: it asks the ledger first. In "
             "your own code, judge the same spans again before you write anything."
+        )
+
+
+@dataclass(eq=False)
+class ChangeOutcomeUnknown(AskTheLedger):
+    doing: str
+    reason: str
+    #: A command that shows the outcome.
+    see: str
+
+    def __str__(self) -> str:
+        return (
+            f"the database did not answer COMMIT while {self.doing}: {self.reason}. The change took effect completely "
+            f"or not at all. See `{self.see}`, or run the same command again: a change that took effect is not "
+            "repeated."
         )
 
 

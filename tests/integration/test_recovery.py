@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from onceload_core.errors import (
-    CommitOutcomeUnknown,
+    ChangeOutcomeUnknown,
     NotFound,
     PipelineBusy,
     SessionFenced,
@@ -254,7 +254,7 @@ def test_a_recovery_whose_commit_gets_no_answer_reports_that_it_is_unknown(engin
     damage(engine)
     end_at_commit(engine, "producer")
 
-    with pytest.raises(CommitOutcomeUnknown, match="did not answer COMMIT"):
+    with pytest.raises(ChangeOutcomeUnknown, match="did not answer COMMIT"):
         recover_state(engine, "events", dry_run=False)
 
 
@@ -265,7 +265,7 @@ def test_producers_forgotten_without_an_answer_are_reported_as_unknown(engine, l
         )
     end_at_commit(engine, "ledger")
 
-    with pytest.raises(CommitOutcomeUnknown, match="batch forgetting idle producers"):
+    with pytest.raises(ChangeOutcomeUnknown, match="did not answer COMMIT while forgetting idle producers"):
         ledger.forget_idle("events")
 
 

@@ -1,6 +1,7 @@
 """Going back: rows and state as they were at an earlier position, and all of it loaded again."""
 
 import json
+import logging
 import random
 from dataclasses import replace
 
@@ -9,12 +10,14 @@ from sqlalchemy import text
 
 from onceload.cli import main
 from onceload_core.errors import (
-    CommitOutcomeUnknown,
+    ChangeOutcomeUnknown,
+    DatabaseLost,
     NotFound,
     PipelineBusy,
     SessionFenced,
     SettingRefused,
 )
+from onceload_core.messages import whole_message
 from onceload_core.names import Batch, Position, SessionName
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit
@@ -126,10 +129,32 @@ def test_a_rewind_whose_commit_gets_no_answer_reports_that_it_is_unknown(grown, 
         " FOR EACH ROW EXECUTE FUNCTION hang_up()",
     )
 
-    with pytest.raises(CommitOutcomeUnknown, match="did not answer COMMIT"):
+    with pytest.raises(ChangeOutcomeUnknown, match="did not answer COMMIT"):
         back(grown, 1)
 
     assert "commits_rewound" not in logged.names()
+
+
+def test_a_rewind_that_loses_the_database_after_its_commit_reports_that_it_is_done(grown, logged):
+    class Ending(logging.Handler):
+        def emit(self, record):
+            if record.event == "commits_rewound":
+                execute(
+                    grown.admin_dsn,
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'onceload'"
+                    " AND datname = current_database()",
+                )
+
+    log, ending = logging.getLogger("onceload"), Ending()
+    log.addHandler(ending)
+    try:
+        with pytest.raises(DatabaseLost) as lost:
+            back(grown, 1)
+    finally:
+        log.removeHandler(ending)
+
+    assert "The rewind to position 1 is done: the ledger records it at position 5." in whole_message(lost.value)
+    assert grown.rows() == [1]
 
 
 def test_a_second_rewind_to_the_same_position_finds_nothing_to_do(grown):

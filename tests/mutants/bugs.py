@@ -25,6 +25,10 @@ OF_COMMITS = "tests/contract/test_commits.py"
 OF_DECLARATIONS = "tests/contract/test_declarations.py"
 OF_PRODUCERS = "tests/contract/test_producers.py"
 KILL_POINTS = "tests/fault/test_kill_points.py"
+OF_CHANGES = (
+    "tests/integration/test_unanswered_changes.py"
+    "::test_a_change_whose_commit_gets_no_answer_is_unknown_and_may_be_repeated"
+)
 UNANSWERED = f"{KILL_POINTS}::test_a_commit_without_an_answer_is_called_unknown"
 STRUCK = f"{KILL_POINTS}::test_a_load_struck_at_any_step_and_retried_lands_each_record_once"
 IN_POSTGRES = "tests/integration/test_postgres_ledger.py"
@@ -423,24 +427,48 @@ ANSWER_BUGS = (
     Bug(
         name="COMMIT without an answer reported as a plain failure",
         file=CONNECTION,
-        correct="            raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
+        correct="            raise unknown(first_line(error)) from error",
         wrong="            raise",
         tests=(UNANSWERED,),
     ),
     Bug(
         name="COMMIT without an answer reported as done",
         file=CONNECTION,
-        correct="            raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
+        correct="            raise unknown(first_line(error)) from error",
         wrong="            return",
         tests=(f"{STRUCK}[commit_lost]",),
     ),
     Bug(
+        name="a pause whose COMMIT got no answer counts as not made",
+        file="dedup_core/onceload_core/postgres/pausing.py",
+        correct='    with change(engine, pipeline, doing="pausing a pipeline") as connection:\n',
+        wrong='    with transaction(engine, pipeline, doing="pausing a pipeline") as connection:\n',
+        tests=(OF_CHANGES,),
+    ),
+    Bug(
+        name="a batch that is given up without an answer counts as kept",
+        file="dedup_core/onceload_core/postgres/batches.py",
+        correct='return change(self._engine, self._pipeline, doing="giving up a batch", see=see)',
+        wrong='return transaction(self._engine, self._pipeline, doing="giving up a batch")',
+        tests=(OF_CHANGES,),
+    ),
+    Bug(
+        name="a rewind that loses the database after its commit does not report that it is done",
+        file="spark_jobs/onceload_jobs/recover/rewind.py",
+        correct="        if found.applied:\n",
+        wrong="        if not found.applied:\n",
+        tests=(
+            "tests/loads/test_rewind.py"
+            "::test_a_rewind_that_loses_the_database_after_its_commit_reports_that_it_is_done",
+        ),
+    ),
+    Bug(
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
-        correct="            with at_once(self._engine, pipeline, commit.batch, begun=begun) as connection:\n"
+        correct="            with at_once(self._engine, unknown, begun=begun) as connection:\n"
         "                position = run(connection, commit, self._reached)\n",
         wrong="            try:\n"
-        "                with at_once(self._engine, pipeline, commit.batch) as connection:\n"
+        "                with at_once(self._engine, unknown) as connection:\n"
         "                    position = run(connection, commit, self._reached)\n"
         "            except Exception as error:\n"
         "                if type(error).__name__ != 'CommitOutcomeUnknown':\n"

@@ -10,17 +10,18 @@ A later epoch of the planner (the same batch, run again) plans again. From then 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from shlex import quote
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from onceload_core.errors import DeliveryTakenAway
 from onceload_core.events import event
 from onceload_core.names import Batch, DeliveryId, Epoch, Position, SessionName
 from onceload_core.ports import Claim, Session
 from onceload_core.postgres.commit import get_pipeline, holder_binds
-from onceload_core.postgres.connection import array, statements, transaction, translated
+from onceload_core.postgres.connection import array, change, statements, transaction, translated
 from onceload_core.postgres.rows import version_in
 from onceload_core.postgres.sessions import session_of
 
@@ -149,7 +150,7 @@ class PostgresBatches:
     def give_up(self, kept: KeptBatch) -> None:
         """Release a batch, so that the next load plans the same records again."""
         binds = holder_binds(kept.claim)
-        with transaction(self._engine, self._pipeline, doing="giving up a batch") as connection:
+        with self._giving_up() as connection:
             batch = connection.execute(SQL["give_up"], binds).scalar_one_or_none()
         if batch is not None:
             event("batch_given_up", pipeline=self._pipeline, batch=batch, stage=kept.stage)
@@ -157,15 +158,20 @@ class PostgresBatches:
     def drop_evidence(self, batch: Batch) -> tuple[str, ...]:
         """Stop keeping the stages of failed audits, and return them."""
         binds = {"pipeline": self._pipeline, "batch": batch}
-        with transaction(self._engine, self._pipeline, doing="giving up a batch") as connection:
+        with self._giving_up() as connection:
             stages = tuple(connection.execute(SQL["drop_evidence"], binds).scalars())
         for stage in stages:
             event("audited_rows_given_up", pipeline=self._pipeline, batch=batch, stage=stage)
         return stages
 
+    def _giving_up(self) -> AbstractContextManager[Connection]:
+        see = f"onceload deliveries list --pipeline {quote(self._pipeline)}"
+        return change(self._engine, self._pipeline, doing="giving up a batch", see=see)
+
     def record(self, audit: Audit, *, kept_s: float) -> None:
         """Record the result of an audit. Each pipeline keeps the stage of its last failed audit for a while."""
-        with transaction(self._engine, self._pipeline, doing="recording an audit") as connection:
+        see = f"onceload audits --pipeline {quote(self._pipeline)}"
+        with change(self._engine, self._pipeline, doing="recording an audit", see=see) as connection:
             pipeline_id = get_pipeline(connection, self._pipeline).pipeline_id
             binds = {
                 "pipeline_id": pipeline_id,

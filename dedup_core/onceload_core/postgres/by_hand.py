@@ -4,6 +4,7 @@ What a live worker or planner holds can be abandoned too: each commit checks tha
 """
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import Connection, Engine, text
@@ -13,7 +14,7 @@ from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import DeliveryId
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import statements, transaction
+from onceload_core.postgres.connection import change, statements, transaction
 
 SQL = statements("by_hand.sql")
 
@@ -57,18 +58,19 @@ def abandon(engine: Engine, pipeline: str, delivery_id: DeliveryId, *, by: str) 
     event("delivery_abandoned", **_logged(found), by=by)
 
 
-def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, change: Event) -> dict[str, Any]:
+def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, asked: Event) -> dict[str, Any]:
     """Return the delivery as it was before."""
-    with transaction(engine, pipeline, doing="changing a delivery") as connection:
+    see = f"onceload deliveries list --pipeline {quote(pipeline)}"
+    with change(engine, pipeline, doing="changing a delivery", see=see) as connection:
         row = _get(connection, delivery_id, and_then="FOR UPDATE OF delivery")
-        is_held = change is Event.ABANDON and row["state"] == State.HELD
-        next_state(State(row["state"]), Event.WITHDRAW if is_held else change)
+        is_held = asked is Event.ABANDON and row["state"] == State.HELD
+        next_state(State(row["state"]), Event.WITHDRAW if is_held else asked)
         if row["parent_id"] is not None:
             found = f"a delivery of batch {row['batch']}, which is being loaded"
             raise SettingRefused(
-                change, found, "a delivery of no running batch: this one ends with its batch, published or not"
+                asked, found, "a delivery of no running batch: this one ends with its batch, published or not"
             )
-        is_planned_again = change is Event.ABANDON or row["is_staged"]
+        is_planned_again = asked is Event.ABANDON or row["is_staged"]
         connection.execute(SQL["abandon" if is_planned_again else "redrive"], {"delivery_id": delivery_id})
     return row
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
@@ -15,7 +15,8 @@ from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import (
     AlreadyConsumed,
-    CommitOutcomeUnknown,
+    AskTheLedger,
+    ChangeOutcomeUnknown,
     DatabaseLost,
     DatabaseRefused,
     PipelineBusy,
@@ -223,8 +224,21 @@ def translated(*, pipeline: str, doing: str) -> Iterator[None]:
 
 @contextmanager
 def transaction(engine: Engine, pipeline: str, *, doing: str) -> Iterator[Connection]:
-    """A transaction whose errors say what was done."""
+    """A transaction that reads, or a step of a load, which is repeated safely: its errors say what was done."""
     with translated(pipeline=pipeline, doing=doing), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def change(
+    engine: Engine, pipeline: str, *, doing: str, see: str = "onceload status", begun: Connection | None = None
+) -> Iterator[Connection]:
+    """The same for a change that users rely on. Raise ChangeOutcomeUnknown if its COMMIT gets no answer.
+
+    `see` is a command that shows whether it took effect.
+    """
+    unknown = partial(ChangeOutcomeUnknown, doing, see=see)
+    with translated(pipeline=pipeline, doing=doing), at_once(engine, unknown, begun=begun) as connection:
         yield connection
 
 
@@ -263,8 +277,10 @@ def severity(error: DBAPIError) -> str:
 
 
 @contextmanager
-def at_once(engine: Engine, pipeline: str, batch: str, *, begun: Connection | None = None) -> Iterator[Connection]:
-    """One transaction, or the end of one that has begun. Raise CommitOutcomeUnknown if its COMMIT gets no answer."""
+def at_once(
+    engine: Engine, unknown: Callable[[str], AskTheLedger], *, begun: Connection | None = None
+) -> Iterator[Connection]:
+    """One transaction, or the end of one that has begun. Raise what `unknown` makes if its COMMIT gets no answer."""
     with engine.connect() if begun is None else nullcontext(begun) as connection:
         yield connection
         try:
@@ -272,7 +288,7 @@ def at_once(engine: Engine, pipeline: str, batch: str, *, begun: Connection | No
         except DBAPIError as error:
             if _refused_for_certain(error):
                 raise
-            raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error
+            raise unknown(first_line(error)) from error
 
 
 def _refused_for_certain(error: DBAPIError) -> bool:

@@ -8,10 +8,13 @@ If the commit took effect, they are consumed.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import partial
+from shlex import quote
 
 from sqlalchemy import Connection, Engine
 
 from onceload_core.declaration import refuse_other_version
+from onceload_core.errors import CommitOutcomeUnknown
 from onceload_core.events import event
 from onceload_core.names import Batch, Epoch, Position, ProducerId, SessionName, Version
 from onceload_core.pipeline import Pipeline
@@ -43,7 +46,7 @@ from onceload_core.postgres.commit import (
     run_settlement_steps,
     run_steps,
 )
-from onceload_core.postgres.connection import at_once, transaction, translated
+from onceload_core.postgres.connection import at_once, change, transaction, translated
 from onceload_core.postgres.declaring import declare, find_version
 from onceload_core.postgres.rows import page_of_entries, state_in, version_in
 from onceload_core.postgres.sessions import log_opened
@@ -82,8 +85,9 @@ class PostgresLedger:
     ) -> Position:
         """One transaction from BEGIN to COMMIT. If its outcome is unknown, raise CommitOutcomeUnknown."""
         pipeline = commit.session.pipeline
+        unknown = partial(CommitOutcomeUnknown, pipeline, commit.batch)
         with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
-            with at_once(self._engine, pipeline, commit.batch, begun=begun) as connection:
+            with at_once(self._engine, unknown, begun=begun) as connection:
                 position = run(connection, commit, self._reached)
             self._reached(CommitStep.COMMITTED)
         _log_commit(commit, position)
@@ -220,8 +224,8 @@ class PostgresLedger:
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Delete producers that records name, never files, if idle for the declared time. Returns their names."""
-        doing = "forgetting idle producers"
-        with translated(pipeline=pipeline, doing=doing), at_once(self._engine, pipeline, doing) as connection:
+        doing, see = "forgetting idle producers", f"onceload producers --pipeline {quote(pipeline)}"
+        with change(self._engine, pipeline, doing=doing, see=see) as connection:
             return producers.forget_idle(connection, pipeline)
 
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:

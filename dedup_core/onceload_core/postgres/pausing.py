@@ -16,7 +16,7 @@ from onceload_core.events import event
 from onceload_core.pause import Pause
 from onceload_core.ports import check_name
 from onceload_core.postgres.commit import lock_pipeline, pause_in
-from onceload_core.postgres.connection import statements, transaction
+from onceload_core.postgres.connection import change, statements, transaction
 
 SQL = statements("pausing.sql")
 
@@ -33,7 +33,7 @@ class Paused:
 def pause(engine: Engine, pipeline: str, *, by: str, why: str) -> Paused:
     """Stop all loads of a pipeline until it is resumed. A pause that is already in force stays as it is."""
     by, why = _one_line("the user who pauses", by), _one_line("the reason of a pause", why)
-    with transaction(engine, pipeline, doing="pausing a pipeline") as connection:
+    with change(engine, pipeline, doing="pausing a pipeline") as connection:
         found = lock_pipeline(connection, pipeline)
         if (earlier := pause_in(found)) is not None:
             return Paused(pause=earlier, is_earlier=True)
@@ -46,7 +46,7 @@ def pause(engine: Engine, pipeline: str, *, by: str, why: str) -> Paused:
 def resume(engine: Engine, pipeline: str, *, by: str) -> Pause | None:
     """Let loads of a pipeline commit again; return the pause that has ended, if there was one."""
     by = _one_line("the user who resumes", by)
-    with transaction(engine, pipeline, doing="resuming a pipeline") as connection:
+    with change(engine, pipeline, doing="resuming a pipeline") as connection:
         found = lock_pipeline(connection, pipeline)
         ended = pause_in(found)
         if ended is not None:

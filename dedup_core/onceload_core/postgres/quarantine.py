@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
+from shlex import quote
 from typing import NewType
 
 from sqlalchemy import Engine
@@ -18,7 +19,7 @@ from onceload_core.errors import NotFound
 from onceload_core.names import Position, ProducerId
 from onceload_core.ports import QuarantineState
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import Record, array, in_batches, statements, transaction, translated
+from onceload_core.postgres.connection import Record, array, change, in_batches, statements, transaction, translated
 
 SQL = statements("quarantine.sql")
 QuarantineId = NewType("QuarantineId", int)
@@ -188,7 +189,8 @@ def kind_of(reason: str) -> str:
 
 def note_reasons(engine: Engine, pipeline: str, refusals: Mapping[QuarantineId, Refusal]) -> None:
     """Update the reasons of records that are still bad."""
-    with transaction(engine, pipeline, doing="updating reasons") as connection:
+    see = f"onceload quarantine list --pipeline {quote(pipeline)}"
+    with change(engine, pipeline, doing="updating reasons", see=see) as connection:
         for some in in_batches(sorted(refusals)):
             binds = {
                 "ids": array(some),

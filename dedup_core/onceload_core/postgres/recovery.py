@@ -7,6 +7,7 @@ It is one transaction, so a recovery that is killed has changed nothing.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from shlex import quote
 
 from sqlalchemy import Connection, Engine
 
@@ -15,7 +16,7 @@ from onceload_core.events import event
 from onceload_core.names import Position
 from onceload_core.postgres import loaded_files
 from onceload_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
-from onceload_core.postgres.connection import Record, at_once, statements, translated
+from onceload_core.postgres.connection import Record, change, statements, translated
 from onceload_core.postgres.ledger import one_view
 from onceload_core.postgres.proven import (
     BEGINNING,
@@ -64,9 +65,13 @@ def recover_state(
 
     From a snapshot it is faster, but it trusts the snapshot.
     """
+    doing, see = "recovering state", f"onceload recover state --pipeline {quote(pipeline)} --dry-run"
     with (
-        translated(pipeline=pipeline, doing="recovering state"),
-        recovering(engine, pipeline, doing="recover", dry_run=dry_run, on_progress=on_progress) as (connection, found),
+        translated(pipeline=pipeline, doing=doing),
+        recovering(engine, pipeline, doing=doing, see=see, dry_run=dry_run, on_progress=on_progress) as (
+            connection,
+            found,
+        ),
     ):
         on_progress("replaying the ledger and comparing the states")
         recovery = _compare(connection, pipeline, found, snapshot_position)
@@ -96,14 +101,14 @@ def _log_recovered(recovery: Recovery) -> None:
 
 @contextmanager
 def recovering(
-    engine: Engine, pipeline: str, *, doing: str, dry_run: bool, on_progress: Callable[[str], None]
+    engine: Engine, pipeline: str, *, doing: str, see: str, dry_run: bool, on_progress: Callable[[str], None]
 ) -> Iterator[tuple[Connection, Record]]:
     """One transaction in which the pipeline does not change.
 
     A dry run reads one snapshot of the database and blocks no other session. Otherwise it runs alone, and if the
-    outcome of its COMMIT is unknown, it raises CommitOutcomeUnknown.
+    outcome of its COMMIT is unknown, it raises ChangeOutcomeUnknown.
     """
-    with one_view(engine) if dry_run else at_once(engine, pipeline, doing) as connection:
+    with one_view(engine) if dry_run else change(engine, pipeline, doing=doing, see=see) as connection:
         use_memory(connection)
         if dry_run:
             yield connection, get_pipeline(connection, pipeline)

@@ -7,6 +7,7 @@ running commit is fenced. What deleting rows cannot undo is refused before anyth
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine
@@ -94,9 +95,13 @@ def rewind(
 
     If the pipeline is not at the expected position, because something has committed since, nothing is changed.
     """
+    doing, see = "rewinding", f"onceload ledger --pipeline {quote(pipeline)}"
     with (
-        translated(pipeline=pipeline, doing="rewinding"),
-        recovering(engine, pipeline, doing="rewind", dry_run=dry_run, on_progress=on_progress) as (connection, row),
+        translated(pipeline=pipeline, doing=doing),
+        recovering(engine, pipeline, doing=doing, see=see, dry_run=dry_run, on_progress=on_progress) as (
+            connection,
+            row,
+        ),
     ):
         way = _way(connection, pipeline, row, to)
         if expected is not None and expected != way.position:

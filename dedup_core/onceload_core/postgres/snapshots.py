@@ -8,6 +8,8 @@ The ledger is authoritative: no snapshot is taken of states that differ from its
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from shlex import quote
 
 from sqlalchemy import Connection, Engine
 
@@ -15,7 +17,7 @@ from onceload_core.errors import NotFound, PipelineBusy, SettingRefused, Snapsho
 from onceload_core.names import Position
 from onceload_core.pipeline import SnapshotPolicy
 from onceload_core.postgres.commit import get_pipeline, hold_pipeline
-from onceload_core.postgres.connection import CONCURRENT_CHANGE, Record, statements, transaction, translated
+from onceload_core.postgres.connection import CONCURRENT_CHANGE, Record, change, statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
 from onceload_core.postgres.proven import BEGINNING, differing_from_ledger, get_reach, use_memory
 from onceload_core.postgres.rows import state_in
@@ -52,15 +54,21 @@ class PostgresSnapshots:
         return self._take(pipeline)
 
     def _take(self, pipeline: str) -> Position:
-        with translated(pipeline=pipeline, doing="taking a snapshot"):
-            with one_view(self._engine) as connection, connection.begin():
-                found = hold_pipeline(connection, pipeline)
-                _refuse_unproven(connection, pipeline, found)
-                binds = {"pipeline_id": found.pipeline_id, "position": found.position}
-                if connection.execute(SQL["take_snapshot"], binds).one_or_none():
-                    connection.execute(SQL["take_snapshot_producers"], binds)
-            with self._engine.begin() as connection:
-                connection.execute(SQL["drop_old_snapshots"], {"pipeline_id": found.pipeline_id})
+        see = f"onceload snapshot list --pipeline {quote(pipeline)}"
+        doing = "taking a snapshot"
+        taking = partial(change, self._engine, pipeline, doing=doing, see=see)
+        with (
+            translated(pipeline=pipeline, doing=doing),
+            one_view(self._engine) as view,
+            taking(begun=view) as connection,
+        ):
+            found = hold_pipeline(connection, pipeline)
+            _refuse_unproven(connection, pipeline, found)
+            binds = {"pipeline_id": found.pipeline_id, "position": found.position}
+            if connection.execute(SQL["take_snapshot"], binds).one_or_none():
+                connection.execute(SQL["take_snapshot_producers"], binds)
+        with taking() as connection:
+            connection.execute(SQL["drop_old_snapshots"], {"pipeline_id": found.pipeline_id})
         return Position(found.position)
 
     def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:

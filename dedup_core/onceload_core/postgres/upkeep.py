@@ -4,11 +4,12 @@ It may run at any time, concurrently, or never: it only frees space.
 """
 
 from dataclasses import dataclass
+from shlex import quote
 
 from sqlalchemy import Engine
 
 from onceload_core.postgres.commit import lock_pipeline
-from onceload_core.postgres.connection import statements, transaction
+from onceload_core.postgres.connection import change, statements, transaction
 from onceload_core.postgres.ledger import PostgresLedger
 from onceload_core.postgres.sessions import OF_BATCH
 
@@ -33,7 +34,8 @@ def tidy(engine: Engine, pipeline: str) -> Gone:
     ledger = PostgresLedger(engine)
     ledger.drop_ended_claims(pipeline)
     producers = len(ledger.forget_idle(pipeline))
-    with transaction(engine, pipeline, doing="deleting old sessions and audits") as connection:
+    see = f"onceload sessions --pipeline {quote(pipeline)}"
+    with change(engine, pipeline, doing="deleting old sessions and audits", see=see) as connection:
         binds = {"pipeline_id": lock_pipeline(connection, pipeline).pipeline_id}
         of_batch = {**binds, "of_batch": OF_BATCH, "kept_s": SESSIONS_KEPT_S}
         sessions = connection.execute(SQL["drop_ended_sessions"], of_batch).rowcount
@@ -43,7 +45,7 @@ def tidy(engine: Engine, pipeline: str) -> Gone:
 
 def forget_messages(engine: Engine) -> tuple[str, ...]:
     """Drop the days of business ids that no pipeline remembers any more, and return them."""
-    with transaction(engine, "(any)", doing="dropping business ids") as connection:
+    with change(engine, "(any)", doing="dropping business ids") as connection:
         return tuple(connection.execute(SQL["forget_messages"]).scalars())
 
 

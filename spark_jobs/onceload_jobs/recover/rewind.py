@@ -50,7 +50,17 @@ def rewind(
         differences_accepted=differences_accepted,
         on_progress=on_progress or (lambda _: None),
     )
-    return replace(found, lost=tuple(_lost(declared, engine, found))) if found.entries else found
+    if not found.entries:
+        return found
+    try:
+        return replace(found, lost=tuple(_lost(declared, engine, found)))
+    except OnceloadError as error:
+        if found.applied:
+            error.add_note(
+                f"The rewind to position {found.rewound_to} is done: the ledger records it at position "
+                f"{found.position}. Only the search for files that cannot be loaded again has failed."
+            )
+        raise
 
 
 def _lost(declared: Declared, engine: Engine, found: Rewind) -> Iterator[str]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import CallAgain, PipelineBusy, SettingRefused
 from onceload_core.events import event
 from onceload_core.ports import Session
 from onceload_core.postgres.commit import lock_pipeline_of
-from onceload_core.postgres.connection import array, first_line, is_lost, sqlstate, statements, transaction
+from onceload_core.postgres.connection import array, change, first_line, is_lost, sqlstate, statements, transaction
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, OnNewColumn, Target
 from onceload_jobs.write.differences import Change, Cost, alter_table, differing, types_of
@@ -60,11 +61,11 @@ def evolve_target(
     """Add the columns that the table lacks, and widen types, if the pipeline allows it; return what was changed."""
     if declared.on_new_column is not OnNewColumn.ADD:
         return ()
-    give_up_at = time.monotonic() + _PATIENCE_S
+    give_up_at, see = time.monotonic() + _PATIENCE_S, f"onceload plan {PIPELINE_FILE}"
     interrupts, has_interrupted = False, False
     while True:
         try:
-            with transaction(engine, declared.name, doing="changing the target table") as connection:
+            with change(engine, declared.name, doing="changing the target table", see=see) as connection:
                 changes = _evolve(connection, declared, session, columns, interrupts=interrupts)
         except PipelineBusy as error:
             if time.monotonic() > give_up_at:
