@@ -8,7 +8,8 @@ ends, however it ends. Starting and stopping happen under an exclusive lock on `
 `keeping` is a user that stays for a while after a command.
 
 A killed initdb leaves a folder that is never used. A killed user leaves the server running, and the next user stops it.
-A killed server leaves a stale `postmaster.pid`: the next user restarts it, and Postgres recovers its data.
+A killed server leaves a stale `postmaster.pid` and the lock of its socket, which may name a process that has its id by
+now: the next user restarts it, and Postgres recovers its data.
 `ownership` keeps a second server away. Users of another container use a running server over its socket, if they see the
 folder, and leave it to users of its own container to stop it.
 """
@@ -204,11 +205,13 @@ def _find_lock(server: Server) -> BinaryIO | None:
 
 def _try_socket(server: Server) -> OSError | None:
     """Connect to a server whose process this namespace does not see; return why that fails."""
-    if server.postmaster():
-        return None
+    return None if server.postmaster() else _try_to_connect(server.sockets())
+
+
+def _try_to_connect(sockets: Path) -> OSError | None:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            connection.connect(str(server.sockets() / f".s.PGSQL.{_PORT}"))
+            connection.connect(str(sockets / f".s.PGSQL.{_PORT}"))
         except OSError as error:
             return error
     return None
@@ -258,6 +261,7 @@ def _start(server: Server, *, lock: BinaryIO) -> None:
         raise _not_writable(server.folder, error=error) from error
     sockets = _socket_folder(server, account=account)
     server.forget_reused_pid()
+    _forget_socket(sockets)
     quoted = str(sockets).replace('"', '""')
     settings = {**_SETTINGS, "unix_socket_directories": f'"{quoted}"'}
     # The data folder is an option of the server: pg_ctl itself would let a shell expand its name.
@@ -331,6 +335,13 @@ def _socket_folder(server: Server, *, account: Account) -> Path:
         )
     os.chown(folder, account.uid, account.gid)
     return folder
+
+
+def _forget_socket(sockets: Path) -> None:
+    """Delete the lock of a socket, unless a server listens there: another process may have its process id by now."""
+    # In a folder that is named by the path, the server of a home that was renamed may still listen.
+    if isinstance(_try_to_connect(sockets), FileNotFoundError | ConnectionRefusedError):
+        (sockets / f".s.PGSQL.{_PORT}.lock").unlink(missing_ok=True)
 
 
 def _make_folder(folder: Path) -> None:

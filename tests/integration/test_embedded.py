@@ -175,16 +175,47 @@ def test_a_reused_process_id_is_not_taken_for_the_server(home):
     with running(home) as dsn:
         execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number")
         pid_file = home / "postgres-18" / "data" / "postmaster.pid"
-        lines = pid_file.read_text().splitlines()
         owner = pid_file.stat()
+        killed = postmaster(home).pid
         kill_everything(home)
     account = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, **account) as stranger:
-        pid_file.write_text("\n".join([str(stranger.pid), *lines[1:]]))
+        for file in (pid_file, home / "postgres-18" / "socket" / ".s.PGSQL.5432.lock"):
+            file.write_text(file.read_text().replace(str(killed), str(stranger.pid), 1))
 
         assert not is_running(home)
         with running(home) as dsn:
             assert execute(dsn, "SELECT number FROM kept") == [(1,)]
+
+
+@pytest.mark.long
+def test_a_copy_of_a_running_home_has_a_server_of_its_own(home):
+    with running(home / "original") as dsn:
+        execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number; CHECKPOINT")
+        subprocess.run(["cp", "-a", str(home / "original"), str(home / "copy")], check=True)
+        try:
+            with running(home / "copy") as other:
+                execute(other, "UPDATE kept SET number = 2")
+                assert (execute(dsn, "SELECT number FROM kept"), other != dsn) == ([(1,)], True)
+        finally:
+            kill_everything(home / "copy")
+
+
+@pytest.mark.long
+def test_the_socket_of_a_server_whose_home_was_renamed_is_not_taken_from_it(home, monkeypatch):
+    """Its folder is named by the path of the home, and another home has that path now."""
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    path = home / ("x" * 100)
+    with running(path) as dsn:
+        server = postmaster(path)
+        path.rename(home / "renamed")
+        try:
+            with pytest.raises(DatabaseUnreachable, match="socket file"), running(path):
+                pytest.fail("its socket was taken over")
+
+            assert execute(dsn, "SELECT 1") == [(1,)]
+        finally:
+            end(server, *server.children(recursive=True))
 
 
 @pytest.mark.long

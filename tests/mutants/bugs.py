@@ -42,6 +42,7 @@ OF_TAKEOVERS = "tests/integration/test_takeovers.py"
 OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOOKS = "tests/integration/test_look.py"
 OF_KEEPERS = "tests/integration/test_keeping.py"
+OF_EMBEDDED = "tests/integration/test_embedded.py"
 OF_STREAMS = "tests/integration/test_streams.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_EVENTS = "tests/loads/test_events.py"
@@ -2165,6 +2166,20 @@ RECORD_BUGS = (
         correct='version.get("compatible_from")',
         wrong='version.get("compatible_from", "0001")',
         tests=(f"{OF_SCHEMA}::test_a_schema_from_before_the_first_release_is_refused_and_not_touched",),
+    ),
+    Bug(
+        name="a process id in the lock of a socket is not reused",
+        file="onceload/embedded.py",
+        correct="    _forget_socket(sockets)\n",
+        wrong="",
+        tests=(f"{OF_EMBEDDED}::test_a_reused_process_id_is_not_taken_for_the_server",),
+    ),
+    Bug(
+        name="a new home takes the socket of a server whose home was renamed",
+        file="onceload/embedded.py",
+        correct="    if isinstance(_try_to_connect(sockets), FileNotFoundError | ConnectionRefusedError):\n",
+        wrong="    if sockets:\n",
+        tests=(f"{OF_EMBEDDED}::test_the_socket_of_a_server_whose_home_was_renamed_is_not_taken_from_it",),
     ),
     Bug(
         name="a command does not say how it ended",
