@@ -84,8 +84,10 @@ def running(home: Path, *, version: PostgresVersion = 18) -> Iterator[str]:
         try:
             yield dsn
         finally:
-            with starting(server.folder):
-                stop_unless_used(server, users)
+            # It may have been deleted or renamed since.
+            if server.folder.exists():
+                with starting(server.folder):
+                    stop_unless_used(server, users)
 
 
 @contextmanager
@@ -98,9 +100,19 @@ def starting(folder: Path) -> Iterator[None]:
 
 def stop_unless_used(server: "Server", users: BinaryIO) -> None:
     """End the use for which `users` is locked, and stop the server if that was the last one."""
+    # If the folder was renamed, another home at its path is none of ours. The next user under the new name stops ours.
+    if not is_there(server.folder / "users.lock", users):
+        return
     with suppress(BlockingIOError):
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _stop(server)
+
+
+def is_there(path: Path, file: BinaryIO) -> bool:
+    """Whether a path still leads to this file."""
+    with suppress(OSError):
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    return False
 
 
 def is_running(home: Path, *, version: PostgresVersion = 18) -> bool:
@@ -135,9 +147,10 @@ class Server:
 
     def postmaster(self) -> psutil.Process | None:
         """Find the process that serves this data; a reused process id does not count."""
-        with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
+        with suppress(OSError, ValueError, IndexError, psutil.Error):
             process = psutil.Process(int(self._pid_file()[0]))
-            if str(self.data) in process.cmdline():
+            # After a renaming, its command still has the earlier path.
+            if str(self.data) in process.cmdline() or process.cwd() == str(self.data):
                 return process
         return None
 

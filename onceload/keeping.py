@@ -73,7 +73,7 @@ def main(home: Path, pid: int, *, keeper: BinaryIO, users: BinaryIO) -> None:
     server = embedded.server_of(home)
     while True:
         left_s = _until(keeper) - time.monotonic()
-        if not _is_there(server.folder / "keep.lock", keeper):
+        if not embedded.is_there(server.folder / "keep.lock", keeper):
             return _stop_without_data(server, pid)
         if left_s > 0:
             time.sleep(min(left_s, _LOOK_EVERY_S))
@@ -90,13 +90,6 @@ def _stop_without_data(server: embedded.Server, pid: int) -> None:
         postmaster = psutil.Process(pid)
         if str(server.data) in postmaster.cmdline():
             postmaster.send_signal(signal.SIGINT)
-
-
-def _is_there(path: Path, file: BinaryIO) -> bool:
-    """Whether a path still leads to this file."""
-    with suppress(OSError):
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    return False
 
 
 def _write(file: BinaryIO, until: float) -> None:

@@ -218,6 +218,40 @@ def test_the_socket_of_a_server_whose_home_was_renamed_is_not_taken_from_it(home
             end(server, *server.children(recursive=True))
 
 
+def test_the_end_of_a_use_stops_no_server_of_another_home_at_the_same_path(home):
+    path, renamed = home / "a", home / "b"
+    with ExitStack() as first:
+        dsn = first.enter_context(running(path))
+        execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number")
+        ours = postmaster(path)
+        path.rename(renamed)
+        with running(path) as other:
+            first.close()
+
+            assert execute(other, "SELECT 1") == [(1,)]
+            assert ours.is_running()
+        with running(renamed) as dsn:
+            assert postmaster(renamed) == ours
+            assert execute(dsn, "SELECT number FROM kept") == [(1,)]
+
+    assert not is_running(renamed)
+    assert not is_running(path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ends", ["renamed", "deleted"])
+def test_a_use_whose_home_is_gone_ends_without_an_error(home, ends):
+    path = home / "a"
+    with running(path):
+        server = postmaster(path)
+        if ends == "renamed":
+            path.rename(home / "b")
+        else:
+            shutil.rmtree(path)
+
+    end(server, *server.children(recursive=True))
+
+
 @pytest.mark.long
 def test_a_half_made_data_folder_is_never_used(home):
     half_made = home / "postgres-18" / "data.new-killed"

@@ -43,6 +43,7 @@ OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOOKS = "tests/integration/test_look.py"
 OF_KEEPERS = "tests/integration/test_keeping.py"
 OF_EMBEDDED = "tests/integration/test_embedded.py"
+_OTHER_HOME = "test_the_end_of_a_use_stops_no_server_of_another_home_at_the_same_path"
 OF_STREAMS = "tests/integration/test_streams.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_EVENTS = "tests/loads/test_events.py"
@@ -2180,6 +2181,20 @@ RECORD_BUGS = (
         correct="    if isinstance(_try_to_connect(sockets), FileNotFoundError | ConnectionRefusedError):\n",
         wrong="    if sockets:\n",
         tests=(f"{OF_EMBEDDED}::test_the_socket_of_a_server_whose_home_was_renamed_is_not_taken_from_it",),
+    ),
+    Bug(
+        name="the end of a command stops the server of another home at the same path",
+        file="onceload/embedded.py",
+        correct='    if not is_there(server.folder / "users.lock", users):\n        return\n',
+        wrong="",
+        tests=(f"{OF_EMBEDDED}::{_OTHER_HOME}",),
+    ),
+    Bug(
+        name="a server whose home was renamed is stopped by no command",
+        file="onceload/embedded.py",
+        correct=" or process.cwd() == str(self.data):",
+        wrong=":",
+        tests=(f"{OF_EMBEDDED}::{_OTHER_HOME}",),
     ),
     Bug(
         name="a command does not say how it ended",
