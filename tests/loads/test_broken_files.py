@@ -24,6 +24,7 @@ from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns, OnRewrite, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
+from tests.typed_files import avro_of, content_of
 
 pytestmark = pytest.mark.usually_staged
 
@@ -377,6 +378,42 @@ def test_a_parquet_file_that_is_none_is_a_note_and_its_neighbours_load(loads, br
     loads.write("b.parquet", parquet(0, 500))
     assert counts(loads.load()) == (500, 0, 0)
     assert (len(loads.rows()), load_without_tasks(loads).notes) == (520, ())
+
+
+def nested(of_format: Format, depth: int) -> bytes:
+    """One row, with a list of a list of … a number."""
+    values = pa.array([1], pa.int64())
+    of_type: Any = "long"
+    value: Any = 1
+    for _ in range(depth):
+        values = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), values)
+        of_type, value = {"type": "array", "items": of_type}, [value]
+    if of_format is not Format.AVRO:
+        return content_of(pa.table({"id": [1], "note": values}), of_format)
+    fields = [{"name": "id", "type": "long"}, {"name": "note", "type": of_type}]
+    return avro_of({"type": "record", "name": "row", "fields": fields}, [{"id": 1, "note": value}])
+
+
+@pytest.mark.parametrize(
+    ("of_format", "depth", "why"),
+    [
+        (Format.PARQUET, 50, "it uses a schema that is nested too deeply, in more than 100 levels"),
+        (Format.ORC, 100, "it uses a feature of ORC (values that are nested too deeply)"),
+        (Format.AVRO, 300, "it uses values that are nested too deeply"),
+    ],
+    ids=["parquet", "orc", "avro"],
+)
+def test_a_file_of_values_that_are_nested_too_deeply_is_a_note_and_its_neighbours_load(loads, of_format, depth, why):
+    declared = (parse_column("id", "bigint"), parse_column("note", "jsonb"))
+    source = replace(loads.declared.source, path=str(loads.folder / "*"), format=of_format)
+    loads.declared = replace(loads.declared, source=source, columns=declared)
+    for name, levels in {"a": 1, "b": depth, "c": 2}.items():
+        (loads.folder / name).write_bytes(nested(of_format, levels))
+
+    report = loads.load()
+
+    assert (report.loaded, notes(report)) == (2, [("b", True)])
+    assert f"{why}, which is not supported" in report.notes[0].reason
 
 
 def test_the_row_groups_around_a_damaged_one_are_loaded_once(loads):

@@ -104,6 +104,7 @@ OF_PARQUET = "tests/unit/sources/test_parquet.py"
 OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_BROKEN_FILES = "tests/loads/test_broken_files.py"
+TOO_DEEP = f"{OF_BROKEN_FILES}::test_a_file_of_values_that_are_nested_too_deeply_is_a_note_and_its_neighbours_load"
 OF_JSON_LINES = f"{OF_SOURCES}/test_jsonl.py"
 OF_JSON = f"{OF_SOURCES}/test_json.py"
 OF_FIXED = f"{OF_SOURCES}/test_fixed.py"
@@ -1425,6 +1426,23 @@ BOARD_BUGS = (
         correct="            until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
         wrong="            del chunk\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-reading]",),
+    ),
+    Bug(
+        name="values that are nested too deeply are an error without a file",
+        file="spark_jobs/onceload_jobs/formats/typed_files.py",
+        correct="    except RecursionError as error:\n",
+        wrong="    except StopAsyncIteration as error:\n",
+        tests=(
+            f"{TOO_DEEP}[direct-avro]",
+            f"{OF_DRAFTS}/test_typed_files.py::test_a_file_of_values_that_are_nested_too_deeply_is_named",
+        ),
+    ),
+    Bug(
+        name="a Parquet schema of more levels than Arrow reads is called damaged",
+        file="spark_jobs/onceload_jobs/formats/parquet/footers.py",
+        correct="    if level > _LEVELS_MAX:\n",
+        wrong="    if level > 10 * _LEVELS_MAX:\n",
+        tests=(f"{OF_FOOTERS}::test_a_schema_of_more_levels_than_arrow_reads_is_not_called_damaged",),
     ),
     Bug(
         name="files of a delivery that killed its worker are committed together",

@@ -26,7 +26,7 @@ def unsupported(url: str, what: str, *, kind: str) -> FileRefused:
 @contextmanager
 def decoding(url: str, *, kind: str) -> Iterator[None]:
     """Distinguish a file that is damaged, or uses an unsupported feature, from a store that fails."""
-    with errors_naming(url):
+    with errors_naming(url), not_too_deep(url, kind=kind):
         try:
             yield
         except pa.ArrowNotImplementedError as error:
@@ -36,6 +36,15 @@ def decoding(url: str, *, kind: str) -> Iterator[None]:
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
                 raise
             raise damaged(url, _line(error), kind=kind) from error
+
+
+@contextmanager
+def not_too_deep(url: str, *, kind: str) -> Iterator[None]:
+    """Refuse a file whose values are nested more deeply than Python can follow."""
+    try:
+        yield
+    except RecursionError as error:
+        raise unsupported(url, "values that are nested too deeply", kind=kind) from error
 
 
 def _line(error: Exception) -> str:

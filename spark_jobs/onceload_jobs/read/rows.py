@@ -14,6 +14,7 @@ from onceload_jobs.formats.jsonl.rows import read_jsonl
 from onceload_jobs.formats.orc.rows import read_orc
 from onceload_jobs.formats.parquet.rows import read_parquet
 from onceload_jobs.formats.records import Records
+from onceload_jobs.formats.typed_files import not_too_deep
 from onceload_jobs.pipeline.columns import LINEAGE, Column, arrow_schema
 from onceload_jobs.pipeline.declared import Declared, Format, UnknownFields
 from onceload_jobs.read.checked_parts import ReadPart
@@ -56,17 +57,21 @@ def _read(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadP
                 record_bytes_max=declared.source.record_bytes_max,
             )
         case Format.PARQUET | Format.ORC | Format.AVRO as of_format:
-            read_typed = _typed_reader(of_format)
-            return joined(
-                read_typed(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)
-                for each in parts
-            )
+            return joined(_read_typed(of_format, each, columns, declared.unknown_fields) for each in parts)
 
 
 class _TypedReader(Protocol):
     def __call__(
         self, part: Part, *, url: str, columns: tuple[Column, ...], unknown_fields: UnknownFields
     ) -> Records: ...
+
+
+def _read_typed(
+    of_format: Format, each: ReadPart, columns: tuple[Column, ...], unknown_fields: UnknownFields
+) -> Records:
+    url, read = each.chunk.url, _typed_reader(of_format)
+    with not_too_deep(url, kind=of_format.proper_name):
+        return read(each.part, url=url, columns=columns, unknown_fields=unknown_fields)
 
 
 def _typed_reader(of_format: Format) -> _TypedReader:

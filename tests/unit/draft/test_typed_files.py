@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from onceload_jobs.formats.chunks import FileRefused
 from onceload_jobs.pipeline.declared import Format
 from tests.typed_files import avro_of, content_of
 from tests.unit.draft.drafts import columns_of, draft_of
@@ -74,3 +75,13 @@ def test_no_avro_file_ends_the_process(tmp_path, schema, records, code):
     )
 
     assert (found.returncode, "Traceback" in found.stderr) == (code, False)
+
+
+def test_a_file_of_values_that_are_nested_too_deeply_is_named(tmp_path):
+    of_type: object = "long"
+    value: object = 1
+    for _ in range(300):
+        of_type, value = {"type": "array", "items": of_type}, [value]
+
+    with pytest.raises(FileRefused, match=r"a\.avro was refused: it uses values that are nested too deeply"):
+        draft_of(tmp_path / "a.avro", avro_of(record_of("row", ("a", of_type)), [{"a": value}]))

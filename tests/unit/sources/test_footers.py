@@ -160,6 +160,21 @@ def test_pages_outside_of_the_file_are_refused(offset):
         row_groups_of(with_footer(content, footer.replace(b"\x26" + zigzag(4), b"\x26" + zigzag(offset), 1)))
 
 
+def nested(structs: int) -> bytes:
+    values = pa.array([1])
+    for _ in range(structs):
+        values = pa.StructArray.from_arrays([values], ["x"])
+    return written(pa.table({"a": values}))
+
+
+def test_a_schema_of_more_levels_than_arrow_reads_is_not_called_damaged():
+    assert row_groups_of(nested(98))
+    assert pq.read_table(io.BytesIO(nested(98))).num_rows == 1
+    for structs in (99, 300):
+        with pytest.raises(FileRefused, match="nested too deeply, in more than 100 levels, which is not supported"):
+            row_groups_of(nested(structs))
+
+
 def test_an_encrypted_footer_is_not_called_damaged():
     with pytest.raises(FileRefused, match="uses encryption, which is not supported"):
         row_groups_of(ONE_GROUP[:-4] + b"PARE")

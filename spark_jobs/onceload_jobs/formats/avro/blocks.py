@@ -187,8 +187,6 @@ def decoding(url: str) -> Iterator[None]:
     with typed_files.decoding(url, kind=KIND):
         try:
             yield
-        except RecursionError as error:
-            raise unsupported(url, "values that are nested too deeply") from error
         except (EOFError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             # A store without ETags does not show that a file was replaced by one with the same first and last bytes.
             read_blocks.cache_clear()

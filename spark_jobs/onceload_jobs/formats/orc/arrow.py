@@ -226,5 +226,9 @@ def _rows(file: orc.ORCFile, names: list[str]) -> bytes:
     batch = batch if batch.schema.names == names else file.read_stripe(0).select(names)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
+        try:
+            stream.write_batch(batch)
+        except pa.ArrowInvalid as error:
+            # Arrow reads deeper values than it hands on.
+            raise pa.ArrowNotImplementedError("values that are nested too deeply") from error
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

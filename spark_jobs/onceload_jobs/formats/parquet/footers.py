@@ -45,8 +45,16 @@ class _Of(IntEnum):
     FACTS_DICTIONARY = 11
 
 
+#: Arrow refuses more as damaged. A list has two, and the file itself has one.
+_LEVELS_MAX = 100
+
+
 class _Contradiction(ValueError):
     """A footer that contradicts itself."""
+
+
+class _TooDeep(ValueError):
+    """A schema that is valid, but nested too deeply."""
 
 
 KIND = "Parquet"
@@ -90,6 +98,8 @@ def _reading(url: str) -> Iterator[None]:
         yield
     except _Contradiction as error:
         raise damaged(url, f"its footer contradicts itself: {error}") from error
+    except _TooDeep as error:
+        raise unsupported(url, f"a schema that is nested too deeply, in more than {_LEVELS_MAX} levels") from error
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise damaged(url, "its footer cannot be read") from error
 
@@ -157,7 +167,7 @@ def _names(schema: Sequence[dict[int, Any]]) -> Iterator[str]:
     for _ in range(next(elements).get(_Of.ELEMENT_CHILDREN, 0)):
         element = next(elements)
         yield element[_Of.ELEMENT_NAME].decode()
-        for _ in _leaves_below(element, elements, is_single=True):
+        for _ in _leaves_below(element, elements, is_single=True, level=2):
             pass
 
 
@@ -165,20 +175,24 @@ def _leaves(schema: Sequence[dict[int, Any]]) -> Iterator[bool]:
     """For each column in order, whether a row has exactly one value of it."""
     elements = iter(schema)
     for _ in range(next(elements).get(_Of.ELEMENT_CHILDREN, 0)):
-        yield from _leaves_of(elements, is_single=True)
+        yield from _leaves_of(elements, is_single=True, level=2)
 
 
-def _leaves_of(elements: Iterator[dict[int, Any]], *, is_single: bool) -> Iterator[bool]:
+def _leaves_of(elements: Iterator[dict[int, Any]], *, is_single: bool, level: int) -> Iterator[bool]:
+    if level > _LEVELS_MAX:
+        raise _TooDeep
     element = next(elements)
     is_single = is_single and element.get(_Of.ELEMENT_REPETITION) != _REPEATED
     if _Of.ELEMENT_TYPE in element:
         yield is_single
-    yield from _leaves_below(element, elements, is_single=is_single)
+    yield from _leaves_below(element, elements, is_single=is_single, level=level)
 
 
-def _leaves_below(element: dict[int, Any], elements: Iterator[dict[int, Any]], *, is_single: bool) -> Iterator[bool]:
+def _leaves_below(
+    element: dict[int, Any], elements: Iterator[dict[int, Any]], *, is_single: bool, level: int
+) -> Iterator[bool]:
     for _ in range(element.get(_Of.ELEMENT_CHILDREN, 0)):
-        yield from _leaves_of(elements, is_single=is_single)
+        yield from _leaves_of(elements, is_single=is_single, level=level + 1)
 
 
 @dataclass
