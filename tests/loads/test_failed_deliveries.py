@@ -3,15 +3,19 @@
 import gzip
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from onceload_core.delivery import Mode
-from onceload_core.postgres.by_hand import abandon, redrive
+from onceload_core.delivery import Mode, State
+from onceload_core.names import DeliveryId
+from onceload_core.postgres.by_hand import abandon, describe, list_deliveries, redrive
 from onceload_jobs.pipeline.declared import Write
 from onceload_jobs.publish.publish import BatchIncomplete
+from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.checked_parts import read_parts
+from onceload_jobs.read.rows import read_records
 from onceload_jobs.work import load_delivery as loading
 from onceload_jobs.work import session as work
 from tests.loads.conftest import line
@@ -117,6 +121,41 @@ def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_or
     loads.load()
     assert loads.rows() == numbers
     check_order(loads, Mode.KEY_SHARED)
+
+
+@pytest.mark.parametrize("deliveries_max", [2, 3])
+def test_only_the_files_of_a_delivery_that_fail_are_set_aside(loads, monkeypatch, deliveries_max):
+    declare(loads, Mode.SHARED, deliveries_max=deliveries_max)
+    for at, name in enumerate("abcd"):
+        loads.write(f"{name}.jsonl", line(100 + at))
+    poison = Poison(monkeypatch, "b.jsonl")
+    monkeypatch.setattr(loading, "read_adding", partial(read_adding, read=failing_at("c.jsonl")))
+
+    report = loads.load()
+
+    assert loads.rows() == [100, 103]
+    assert sorted((note.name, note.needs_a_person) for note in report.notes) == [("b.jsonl", True), ("c.jsonl", True)]
+    dead = list_deliveries(loads.engine, "events", state=State.DEAD, at_most=100)
+    numbers = [DeliveryId(int(str(each["delivery"]))) for each in dead]
+    described = [describe(loads.engine, number, at_most=100) for number in numbers]
+    assert {str(each.spans[0]["producer"]): each.failures[-1]["reason"] for each in described} == {
+        "b.jsonl": "ValueError: poison", "c.jsonl": "RecursionError: too deep",
+    }  # fmt: skip
+    poison.is_mended = True
+    monkeypatch.setattr(loading, "read_adding", read_adding)
+    for number in numbers:
+        redrive(loads.engine, "events", number, by="ann")
+    loads.load()
+    assert loads.rows() == [100, 101, 102, 103]
+
+
+def failing_at(name: str) -> Any:
+    def read(declared: Any, columns: Any, parts: Any) -> Any:
+        if any(each.chunk.name == name for each in parts):
+            raise RecursionError("too deep")
+        return read_records(declared, columns, parts)
+
+    return read
 
 
 @DIRECT

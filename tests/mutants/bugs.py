@@ -1453,6 +1453,13 @@ BOARD_BUGS = (
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding]",),
     ),
     Bug(
+        name="a file that fails takes all of its delivery with it",
+        file="spark_jobs/onceload_jobs/work/session.py",
+        correct="                if not self._is_last_try(left):\n",
+        wrong="                if left.tries:\n",
+        tests=(f"{OF_FAILED_DELIVERIES}::test_only_the_files_of_a_delivery_that_fail_are_set_aside[direct-3]",),
+    ),
+    Bug(
         name="a file that only failed is reported to have killed its worker",
         file="spark_jobs/onceload_jobs/work/session.py",
         correct="                self._board.note(handed, handed.work)\n",

@@ -58,6 +58,8 @@ _ENDS_THE_WORKER = (
     RowsDiffer,
     WrongUse,
 )
+#: Errors that have another cause than the file that is read.
+_OF_NO_FILE = (*_ENDS_THE_WORKER, DeliveryTakenAway, StageLost)
 #: From this try on, a delivery is loaded file by file.
 _SECOND_TRY = 2
 BEATS_PER_LEASE = 4
@@ -121,6 +123,14 @@ class MoreWork:
         is_ours = left.of_session if declared.has_fixed_sessions else left.of_batch
         # The publisher waits for a batch that is published as a whole.
         return is_ours and (not declared.is_direct or time.monotonic() < self._until)
+
+
+class _FileFailed(Exception):
+    """An error while one file of a delivery was read, committed or staged."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name)
+        self.name, self.error = name, error
 
 
 class Worker:
@@ -228,50 +238,71 @@ class Worker:
         event(what, level=logging.WARNING, **common, delivery=delivery, tries=handed.tries, **more)
 
     def _load_whole_or_by_file(self, job: Job, handed: Handed) -> list[Note]:
-        """Load a delivery; file by file if it was tried before, because one file may kill its worker."""
+        """Load a delivery; file by file if it was tried before, because one file may fail it or kill its worker."""
         if handed.tries < _SECOND_TRY:
             return self._commit_or_stage(job, handed, on_chunk=None)
         left = self._without_file_that_killed(handed)
-        if left is None:
-            return []
-        with self._file_on_board(left) as on_chunk:
-            return self._commit_or_stage(job, left, on_chunk=on_chunk)
+        while left is not None:
+            try:
+                with self._file_on_board(left) as on_chunk:
+                    return self._commit_or_stage(job, left, on_chunk=on_chunk)
+            except _FileFailed as failed:
+                if not self._is_last_try(left):
+                    raise failed.error from None
+                self._warn("delivery_failed", job, left, reason=type(failed.error).__name__)
+                left = self._without_file(left, failed.name, reason=_reason(failed.error))
+        return []
 
     def _without_file_that_killed(self, handed: Handed) -> Handed | None:
         """On the last try, leave out the file that killed the previous worker."""
         name, clean = find_file_being_read(handed.work), replace(handed, work=reading(handed.work, None))
-        if name is None or handed.tries < self._board.rules.deliveries_max:
+        if name is None or not self._is_last_try(handed):
             return clean
-        reason = f"the worker process died or stopped responding while it read {name!r}"
+        return self._without_file(
+            clean, name, reason=f"the worker process died or stopped responding while it read {name!r}"
+        )
+
+    def _without_file(self, handed: Handed, name: str, *, reason: str) -> Handed | None:
+        """Make a dead letter of one file, and return what is left of its delivery."""
         rest, file_alone = split_off(handed.work, name)
         if rest is None:
-            until_answered(partial(self._board.nack, clean, reason))
+            until_answered(partial(self._board.nack, handed, reason))
             return None
-        # Another death shows the next such file.
+        # Another such file shows in the tries that are left.
         tries = max(_SECOND_TRY, self._board.rules.deliveries_max - 1)
-        until_answered(partial(self._board.part_with, clean, file_alone, rest=rest, tries=tries, reason=reason))
-        return replace(clean, work=rest, tries=tries)
+        until_answered(partial(self._board.part_with, handed, file_alone, rest=rest, tries=tries, reason=reason))
+        return replace(handed, work=rest, tries=tries)
+
+    def _is_last_try(self, handed: Handed) -> bool:
+        return handed.tries >= self._board.rules.deliveries_max
 
     @contextmanager
     def _file_on_board(self, handed: Handed) -> Iterator[Callable[[Chunk], None]]:
-        """Record on the board which file is started, so that its name remains if the worker dies."""
+        """Record on the board which file is started, so that its name remains if the worker dies.
+
+        If the file fails, its name goes with the error.
+        """
+        begun: str | None = None
 
         def on_chunk(chunk: Chunk) -> None:
+            nonlocal begun
             until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))
+            begun = chunk.name
 
         try:
             yield on_chunk
-        except BaseException:
+        except BaseException as error:
             # This worker is alive, or was asked to stop.
             with suppress(OnceloadError):
                 self._board.note(handed, handed.work)
-            raise
+            if begun is None or not isinstance(error, Exception) or isinstance(error, _OF_NO_FILE):
+                raise
+            raise _FileFailed(begun, error) from error
 
     def _commit_or_stage(self, job: Job, handed: Handed, *, on_chunk: Callable[[Chunk], None] | None) -> list[Note]:
         """Commit a delivery piece by piece, or stage it if its batch is published as a whole."""
         delivery, stage = decode_handed(job.declared, handed)
-        is_last_try = handed.tries >= self._board.rules.deliveries_max
-        job = replace(job, is_redelivered=handed.tries > 1, is_last_try=is_last_try)
+        job = replace(job, is_redelivered=handed.tries > 1, is_last_try=self._is_last_try(handed))
         if stage is None:
             return load_delivery(job, delivery, on_chunk)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
