@@ -41,6 +41,7 @@ SELECT id, CAST(amount * 2 AS numeric(12,2)) AS amount, upper(note) AS note, _pr
 #: Its rows are made of all records at once.
 DISTINCT = "SELECT DISTINCT * FROM records"
 GROUPED = "SELECT max(id) AS id, CAST(sum(amount) AS numeric(12,2)) AS amount, note FROM records GROUP BY note"
+NO_RECORD = "CAST(NULL AS bigint) AS _producer_id, CAST(NULL AS bigint) AS _sequence"
 NO_LINEAGE = Target(schema="public", table="target", lineage=False)
 
 
@@ -92,7 +93,7 @@ def test_postgres_makes_the_rows_of_all_records(loads):
             "SELECT CAST(n AS bigint) AS id, amount, note, _producer_id, _sequence"
             " FROM generate_series(1, 2) AS n LEFT JOIN records ON note = 'a' AND n = 1",
             ["a", None],
-            2,
+            0,
         ),
         (
             "SELECT id, amount, (SELECT name FROM named WHERE of = note LIMIT 1) AS note FROM records",
@@ -108,10 +109,17 @@ def test_postgres_makes_the_rows_of_all_records(loads):
             0,
         ),
         (r"SELECT id, amount, E'\';\\' AS note FROM records WHERE note = 'a'", ["';\\"], 0),
+        (f"SELECT note, {NO_RECORD} FROM records WHERE note = 'b'", ["b", "b"], 0),
+        (f"SELECT note, {NO_RECORD} FROM records WHERE note = 'c'", [], 3),
+        (
+            f"SELECT * FROM records WHERE id = 0 UNION ALL SELECT id, amount, note, {NO_RECORD} FROM records",
+            [*"aabb"],
+            0,
+        ),
     ],
 )
 def test_a_query_makes_its_rows_once(loads, transform, rows, filtered):
-    """Without lineage, only the absence of any row shows that records were filtered."""
+    """If a row names no record, only the absence of any row shows that records were filtered."""
     change(loads, "CREATE TABLE named (of text, name text); INSERT INTO named VALUES ('b', 'bee')")
     write(loads, "a.jsonl", "a", "b")
     write(loads, "b.jsonl", "b", first=2)
@@ -149,13 +157,21 @@ def test_a_subquery_sees_the_records_of_all_files(loads, transform, rows):
     assert (report.loaded, sorted(loads.rows("note"))) == (len(rows), rows)
 
 
-def test_rows_that_name_records_that_were_not_read_are_refused(loads):
-    """How many records are filtered would be unknown."""
-    write(loads, "a.jsonl", "a")
-    query = "SELECT id, amount, note, _producer_id, _sequence + n AS _sequence FROM records, generate_series(0, 1) AS n"
+@pytest.mark.parametrize(
+    ("lineage", "why"),
+    [
+        ("_producer_id, _sequence + n AS _sequence", "rows name more records than were read of their file"),
+        ("_producer_id + 100000 AS _producer_id, _sequence", "rows name a file of which nothing was read"),
+        ("_producer_id, nullif(_sequence, 0) AS _sequence", "rows have _producer_id or _sequence without the other"),
+        ("CAST(NULL AS bigint) AS _producer_id, _sequence", "rows have _producer_id or _sequence without the other"),
+    ],
+)
+def test_rows_that_name_records_that_were_not_read_are_refused(loads, lineage, why):
+    """How many records are filtered would be unknown, and to `verify` the rows would be from nowhere."""
+    write(loads, "a.jsonl", "a", "b")
 
-    with pytest.raises(TransformRefused, match="rows name more records than were read of their file"):
-        loads.load(transform=query)
+    with pytest.raises(TransformRefused, match=why):
+        loads.load(transform=f"SELECT id, amount, note, {lineage} FROM records, generate_series(0, 1) AS n")
 
     assert loads.rows() == []
 

@@ -46,6 +46,7 @@ from tests.loads.conftest import Loads, line
 from tests.waiting import until
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
+NO_RECORD = "CAST(NULL AS bigint) AS _producer_id, CAST(NULL AS bigint) AS _sequence"
 
 
 def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> Report:
@@ -179,6 +180,12 @@ def test_a_transform_that_keeps_records_keeps_their_lineage(loads, tasks):
         ("SELECT a.* FROM records AS a LEFT JOIN records AS b ON false", [0, 1, 2], 0),
         ("SELECT id FROM records WHERE id > 0", [1, 2], 0),
         ("SELECT * FROM records WHERE id < 0", [], 3),
+        (f"SELECT id, {NO_RECORD} FROM records WHERE id > 0", [1, 2], 0),
+        (
+            f"SELECT * FROM records WHERE id = 0 UNION ALL SELECT id, amount, note, {NO_RECORD} FROM records",
+            [0, 0, 1, 2],
+            0,
+        ),
         ("SELECT id FROM records WHERE id < 0", [], 3),
     ],
 )
@@ -366,6 +373,24 @@ def test_values_of_a_transform_are_neither_cut_nor_rounded(loads, tasks, made, r
 
 
 SHORT = parse_column("note", "varchar(5)").type
+
+
+@STAGED
+@pytest.mark.parametrize(
+    ("lineage", "why"),
+    [
+        ("_producer_id, CAST(NULL AS bigint) AS _sequence", "rows have _producer_id or _sequence without the other"),
+        ("CAST(NULL AS bigint) AS _producer_id, _sequence", "rows have _producer_id or _sequence without the other"),
+        ("_producer_id + 100000 AS _producer_id, _sequence", "rows name a file of which nothing was read"),
+    ],
+)
+def test_rows_of_a_transform_that_name_no_record_that_was_read_are_refused(loads, tasks, lineage, why):
+    loads.write("a.jsonl", line(1))
+
+    with pytest.raises(TransformRefused, match=why):
+        load_by_spark(loads, tasks, transform=f"SELECT id, {lineage} FROM records")
+
+    assert loads.rows() == []
 
 
 @STAGED

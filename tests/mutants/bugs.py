@@ -4485,6 +4485,35 @@ BUGS = (
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
     ),
     Bug(
+        name="records that no row names are filtered, although some rows name none",
+        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        correct=" if name_all else 0)",
+        wrong=")",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
+    ),
+    Bug(
+        name="rows of a transform may name a file of which nothing was read",
+        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        correct="            if each.producer_id not in read:\n                raise lineage_refused(job, "
+        '"rows name a file of which nothing was read")\n',
+        wrong="            if each.producer_id not in read:\n                continue\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_that_name_records_that_were_not_read_are_refused",),
+    ),
+    Bug(
+        name="rows of a transform may have half of a lineage",
+        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        correct="    if row.producer_id is None or row.without_record:\n",
+        wrong="    if row.producer_id is None:\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_that_name_records_that_were_not_read_are_refused",),
+    ),
+    Bug(
+        name="rows of a transform in Spark may have half of a lineage",
+        file="spark_jobs/onceload_jobs/work/spark/transform.py",
+        correct="    if job.has_lineage and _has",
+        wrong="    if job.records_have_own_ids and _has",
+        tests=("tests/loads/test_spark.py::test_rows_of_a_transform_that_name_no_record_that_was_read_are_refused",),
+    ),
+    Bug(
         name="rows may name more records than were read",
         file="spark_jobs/onceload_jobs/publish/made_rows.py",
         correct="    if any(named[producer_id] > records ",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from onceload_core.errors import SettingRefused
-from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.pipeline.columns import INTEGERS, PRODUCER_ID, SEQUENCE, Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import Declared, OnRewrite
 
@@ -60,3 +60,12 @@ def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
     if declared.producer:
         yield "producer.name", declared.producer.name
         yield "producer.sequence", declared.producer.sequence
+
+
+#: Such rows would be rows of no record to some, and rows of a file to others.
+HALF_A_NAME = f"rows have {PRODUCER_ID} or {SEQUENCE} without the other"
+
+
+def lineage_refused(job: Job, why: str) -> TransformRefused:
+    """An error about the records that rows name."""
+    return TransformRefused(job.declared.name, f"{why} (select {PRODUCER_ID} and {SEQUENCE} unchanged)")

@@ -1,21 +1,22 @@
 """The records that a transform has made the rows of a batch from.
 
-Rows name their record by `_producer_id` and `_sequence`, if the transform hands both on. Then each record without a row
-is counted as filtered, whatever number of rows the others have. Rows that name no record show only one thing: if there
-are none at all, all records are filtered.
+Rows name their record by `_producer_id` and `_sequence`, if the transform hands both on. If all do, each record without
+a row is counted as filtered, whatever number of rows the others have. If any row names no record, it is unknown which
+records it was made of, and none is counted. If there are no rows at all, all records are filtered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from sqlalchemy import Connection
 
 from onceload_core.names import ProducerId
-from onceload_jobs.batch.job import Job, TransformRefused
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.made_columns import HALF_A_NAME, lineage_refused
 from onceload_jobs.batch.pieces import MadeOf, StagedPiece, advances_of
 from onceload_jobs.batch.stage import Stage, StageLost, still_there
-from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.publish.source import SQL
 from onceload_jobs.write.sql import filled
 
@@ -34,19 +35,18 @@ class MadeRows:
 
     @classmethod
     def of(cls, job: Job, pieces: Sequence[StagedPiece], made_of: Iterable[MadeOf]) -> "MadeRows":
-        """Only the records of the batch count. More of them than were read show that a row names another place."""
+        """Only records of the batch may be named. More of them than were read show that a row names another place."""
         read = {advance.producer_id: advance.rows for advance in advances_of(pieces)}
         rows_of, named = dict.fromkeys(read, 0), dict.fromkeys(read, 0)
         for each in made_of:
-            if each.producer_id in read:
-                rows_of[each.producer_id] += each.rows
-                named[each.producer_id] += each.records
+            if each.producer_id not in read:
+                raise lineage_refused(job, "rows name a file of which nothing was read")
+            rows_of[each.producer_id] += each.rows
+            named[each.producer_id] += each.records
         if any(named[producer_id] > records for producer_id, records in read.items()):
-            raise TransformRefused(
-                job.declared.name,
-                f"rows name more records than were read of their file (select {PRODUCER_ID} and {SEQUENCE} unchanged)",
-            )
-        return cls(rows_of=rows_of, filtered=sum(read.values()) - sum(named.values()))
+            raise lineage_refused(job, "rows name more records than were read of their file")
+        name_all = sum(rows_of.values()) == sum(piece.rows for piece in pieces)
+        return cls(rows_of=rows_of, filtered=sum(read.values()) - sum(named.values()) if name_all else 0)
 
 
 def made_in_files(pieces: Sequence[StagedPiece]) -> tuple[MadeOf, ...] | None:
@@ -59,10 +59,16 @@ def made_in_files(pieces: Sequence[StagedPiece]) -> tuple[MadeOf, ...] | None:
     return None if shares else made_of
 
 
-def made_in_table(connection: Connection, stage: Stage, *, rows: int) -> tuple[MadeOf, ...]:
+def made_in_table(connection: Connection, job: Job, stage: Stage, *, rows: int) -> tuple[MadeOf, ...]:
     """The same of the rows in the table of the stage, all of which must be there."""
     with still_there(stage):
         found = connection.execute(filled(SQL["count_by_record"], rows=stage.rows)).all()
     if sum(each.rows for each in found) != rows:
         raise StageLost(stage.rows)
-    return tuple(MadeOf(**each._mapping) for each in found if each.producer_id is not None)  # noqa: SLF001
+    return tuple(_made_of(job, each) for each in found if each.producer_id is not None or each.records)
+
+
+def _made_of(job: Job, row: Any) -> MadeOf:  # noqa: ANN401 - a row has the types that its statement gives it.
+    if row.producer_id is None or row.without_record:
+        raise lineage_refused(job, HALF_A_NAME)
+    return MadeOf(producer_id=row.producer_id, rows=row.rows, records=row.records, first=row.first, last=row.last)

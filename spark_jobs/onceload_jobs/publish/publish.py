@@ -202,7 +202,7 @@ def _with_made(
         stage, totals = _moved_to_table(engine, job, stage, totals)
         with translated(pipeline=job.declared.name, doing="counting rows"), engine.begin() as connection:
             run(connection, WORK_MEMORY)
-            made_of = made_in_table(connection, stage, rows=totals.rows)
+            made_of = made_in_table(connection, job, stage, rows=totals.rows)
     return stage, totals.with_made(MadeRows.of(job, pieces, made_of))
 
 

@@ -5,10 +5,11 @@ from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onceload_core.errors import SettingRefused
 from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.batch.made_columns import writing_columns
+from onceload_jobs.batch.made_columns import HALF_A_NAME, lineage_refused, writing_columns
 from onceload_jobs.formats.casts import cast_columns, one_array
 from onceload_jobs.formats.records import RecordRefused
 from onceload_jobs.formats.tiers import declared_value
@@ -93,6 +94,8 @@ def as_declared(rows: pa.Table, job: Job) -> pa.Table:
         if rows.column(name).null_count:
             reason = "null, so the record that the row was made from is unknown; select the column unchanged"
             raise TransformRefused(pipeline, f"column {name}: {reason}")
+    if job.has_lineage and _has_half_a_lineage(rows):
+        raise lineage_refused(job, HALF_A_NAME)
     for column in job.written:
         at = rows.schema.get_field_index(column.name)
         if column.not_null and rows.column(at).null_count:
@@ -105,6 +108,11 @@ def as_declared(rows: pa.Table, job: Job) -> pa.Table:
                 raise TransformRefused(pipeline, f"column {column.name}: {refused}") from None
             rows = rows.set_column(at, column.name, values)
     return rows
+
+
+def _has_half_a_lineage(rows: pa.Table) -> bool:
+    of_no_file, of_no_place = (pc.is_null(rows.column(name)) for name in (PRODUCER_ID, SEQUENCE))
+    return bool(pc.any(pc.xor(of_no_file, of_no_place)).as_py())
 
 
 def _is_text(arrow: pa.DataType) -> bool:
