@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,7 @@ def test_records_are_listed_with_their_lines_while_the_file_holds_them(loads, ca
     path.write_bytes(gzip.compress(written) if suffix else written)
     assert [call("show", each, "--json")[2]["line"] for each in (first, second)] == [3, None]
     path.unlink()
+    os.mkfifo(path)
     assert {each["line"] for each in call("list", "--json")[2]["records"]} == {None}
 
 

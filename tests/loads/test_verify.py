@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from dataclasses import replace
 
 import pyarrow as pa
@@ -151,6 +152,21 @@ def test_a_missing_a_shorter_and_a_torn_file_are_told_apart(loads):
         ("shorter.jsonl", Kind.FILE_SHORTER, None),
         ("torn.jsonl.gz", Kind.FILE_SHORTER, None),
     ]
+
+
+@pytest.mark.parametrize("name", ["jsonl", "gz", "parquet"])
+def test_a_fifo_in_place_of_a_loaded_file_is_a_difference_that_nothing_waits_for(loads, name):
+    FORMATS[name](loads)
+    source = source_of(loads, name)
+    loads.load(source=source)
+    (path,) = (each for each in loads.folder.rglob("*") if each.is_file())
+    path.unlink()
+    os.mkfifo(path)
+
+    (found,) = verified(loads, source=source, deep=True).differences
+
+    assert found.kind is Kind.FILE_UNREADABLE
+    assert "it is not a regular file, so it is not loaded. Its loaded rows stay. Try again" in found.found
 
 
 @pytest.mark.parametrize("name", FORMATS)

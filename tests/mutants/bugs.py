@@ -4626,6 +4626,13 @@ BUGS = (
         ),
     ),
     Bug(
+        name="a FIFO in place of a file is read",
+        file="spark_jobs/onceload_jobs/files/reading.py",
+        correct="        _refuse_others(os.fstat(descriptor))\n",
+        wrong="        os.fstat(descriptor)\n",
+        tests=("tests/unit/files/test_streams.py::test_only_a_regular_file_is_opened",),
+    ),
+    Bug(
         name="a fix loads whatever record has its id, file and sequence id now",
         file="spark_jobs/onceload_jobs/recover/retry.py",
         correct="        if fix is not None and fix.digest != record.digest:\n",

@@ -30,6 +30,7 @@ from onceload_jobs.files.addresses import (
     shown,
 )
 from onceload_jobs.files.patterns import Pattern
+from onceload_jobs.files.reading import NOT_REGULAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ class _Walk:
     def _meet_file(self, entry: os.DirEntry[str], name: str) -> None:
         found, full_name = entry.stat(), self.pattern.prefix + name
         if not stat.S_ISREG(found.st_mode):
-            self.found.refused.append((full_name, "it is not a regular file, so it is not loaded"))
+            self.found.refused.append((full_name, NOT_REGULAR))
             return
         self.found.files.append(Listed(full_name, path_below(self.root, name), found.st_size, found.st_mtime))
         # Some file systems have no inode numbers.

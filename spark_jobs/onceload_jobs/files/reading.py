@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import BinaryIO, cast
 from onceload_jobs.files.addresses import backend_of, errors_naming, etag_of, local_path
 from onceload_jobs.files.compression import unpacked
 
+#: The reason for a folder, a device, a socket, or a FIFO, which would block its reader.
+NOT_REGULAR = "it is not a regular file, so it is not loaded"
 _REMOTE_BLOCK_BYTES = 8 * 2**20
 
 
@@ -47,6 +50,7 @@ def look_at(url: str) -> StoredFile:
         path = local_path(url)
         if path:
             found = Path(path).stat()
+            _refuse_others(found)
             return StoredFile(size=found.st_size, version=(found.st_ino, found.st_ctime_ns))
         backend, place = backend_of(url)
         # It may have changed since it was listed.
@@ -57,11 +61,11 @@ def look_at(url: str) -> StoredFile:
 
 
 def _open_local(path: str) -> BinaryIO:
-    return Path(path).open("rb")
+    return os.fdopen(_descriptor_of(path), "rb")
 
 
 def _read_local(path: str, *, offset: int, size: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = _descriptor_of(path)
     try:
         block = os.pread(descriptor, size, offset)
         while len(block) < size and (more := os.pread(descriptor, size - len(block), offset + len(block))):
@@ -69,6 +73,29 @@ def _read_local(path: str, *, offset: int, size: int) -> bytes:
     finally:
         os.close(descriptor)
     return block
+
+
+def _descriptor_of(path: str) -> int:
+    """Open a regular file. The descriptor is checked, because the name may lead to something else a moment later."""
+    try:
+        # Without O_NONBLOCK, a FIFO would wait for a writer here.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            # A socket, or a device that is not there.
+            raise OSError(errno.ENXIO, NOT_REGULAR) from error
+        raise
+    try:
+        _refuse_others(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_others(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.ENXIO, NOT_REGULAR)
 
 
 def _open_remote(url: str) -> BinaryIO:

@@ -2,11 +2,13 @@
 
 import gzip
 import io
+import os
 import pickle
 import struct
 import tracemalloc
 from itertools import accumulate
 from pathlib import Path
+from socket import AF_UNIX, socket
 
 import fsspec
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from onceload_core.errors import ExitCode
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.compression import Compression, Damaged, Incomplete
-from onceload_jobs.files.reading import open_stream, read_at
+from onceload_jobs.files.reading import look_at, open_stream, read_at
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed
 
 SKIPPABLE_FRAME = struct.pack("<II", 0x184D2A50, 5) + b"hello"
@@ -223,6 +225,31 @@ def test_a_file_that_is_gone_by_now_can_be_asked_for_again(tmp_path, url):
         open_stream(url.format(tmp_path))
     with pytest.raises(Unreadable, match="it is gone"):
         read_at(url.format(tmp_path), offset=0, size=1)
+
+
+@pytest.fixture(params=["fifo", "socket", "device", "folder"])
+def irregular(request, tmp_path):
+    path = tmp_path / "a.jsonl"
+    match request.param:
+        case "fifo":
+            os.mkfifo(path)
+        case "socket":
+            with socket(AF_UNIX) as bound:
+                bound.bind(str(path))
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+    return str(path)
+
+
+def test_only_a_regular_file_is_opened(irregular):
+    with pytest.raises(Unreadable, match="it is not a regular file"):
+        open_stream(irregular)
+    with pytest.raises(Unreadable, match="it is not a regular file"):
+        read_at(irregular, offset=0, size=1)
+    with pytest.raises(Unreadable, match="it is not a regular file"):
+        look_at(irregular)
 
 
 @pytest.mark.parametrize(
