@@ -49,7 +49,7 @@ GRANT USAGE, CREATE ON SCHEMA onceload_stage TO onceload_loader;
 
 -- Committed entries stay written.
 GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span, onceload.declaration TO onceload_loader;
-GRANT SELECT, INSERT, UPDATE, DELETE ON onceload.loaded_file TO onceload_loader;
+GRANT SELECT, INSERT, UPDATE, DELETE ON onceload.loaded_file, onceload.loaded_table TO onceload_loader;
 GRANT UPDATE (layout) ON onceload.declaration TO onceload_loader;
 GRANT SELECT, INSERT ON onceload.delivery_failure, onceload.quality_result TO onceload_loader;
 GRANT SELECT, INSERT, UPDATE ON onceload.pipeline TO onceload_loader;
@@ -69,7 +69,7 @@ GRANT SELECT (quarantine_id, pipeline_id, position, producer_id, sequence_id, co
    ON onceload.quarantine TO onceload_reader;
 GRANT SELECT (audit_id, number, expectation, about, severity, success, unexpected, checked)
    ON onceload.quality_result TO onceload_reader;
-GRANT SELECT ON onceload.loaded_file TO onceload_reader;
+GRANT SELECT ON onceload.loaded_file, onceload.loaded_table TO onceload_reader;
 GRANT SELECT
    ON onceload.pipeline, onceload.declaration, onceload.producer, onceload.session, onceload.ledger, onceload.ledger_span,
       onceload.delivery, onceload.delivery_span, onceload.delivery_failure,

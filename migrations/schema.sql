@@ -85,17 +85,30 @@ CREATE TABLE onceload.producer (
 -- Room for a new version of every row on its own page: also an advance of all of them touches no index.
 ) WITH (fillfactor = 45);
 
+-- The tables that files were loaded into. A partition counts as its whole table, because its rows are rows of it.
+CREATE TABLE onceload.loaded_table (
+    table_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- As in a pipeline file, when it was last looked at: a restored dump keeps the name.
+    name      text NOT NULL,
+    -- The oid of the table: a rename of the table or of its schema keeps it.
+    relation  oid NOT NULL,
+    -- The oid of onceload.loaded_table at that time. After a restore of a dump it is another one, so the oid beside it
+    -- may be that of any other table.
+    read_in   oid NOT NULL,
+    CONSTRAINT loaded_tables_have_no_twins UNIQUE (relation, read_in)
+);
+
 -- The files that are loaded into a table: each belongs to one pipeline, whatever other pipelines read. It refers to
 -- nothing, because a check per row would slow down commits of many files.
 CREATE TABLE onceload.loaded_file (
-    target       text NOT NULL,
+    table_id     bigint NOT NULL,
     -- The SHA-256 of the file's address: the folder of its pipeline, and its name. An address may be too long for an index.
     address      bytea NOT NULL,
     pipeline_id  bigint NOT NULL,
     name         text NOT NULL,
     -- False: since the folder of the pipeline was moved here, nothing has shown that the file still is what was loaded.
     is_compared  boolean NOT NULL DEFAULT true,
-    CONSTRAINT loaded_files_have_one_pipeline PRIMARY KEY (target, address)
+    CONSTRAINT loaded_files_have_one_pipeline PRIMARY KEY (address, table_id)
 );
 
 -- A named consumer. Its epoch fences its earlier lives.

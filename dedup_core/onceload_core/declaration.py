@@ -46,7 +46,7 @@ class InUse:
 
     #: Anything was consumed.
     is_loaded: bool
-    #: No table has the name of the loaded one any more: it was renamed or dropped.
+    #: The name of the loaded table is that of no table any more, or of another one: it was renamed or dropped.
     is_table_gone: bool
 
 

@@ -19,13 +19,20 @@ depends_on = None
 
 CHANGE = """
 ALTER TABLE onceload.pipeline ADD COLUMN folder text;
+CREATE TABLE onceload.loaded_table (
+    table_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name      text NOT NULL,
+    relation  oid NOT NULL,
+    read_in   oid NOT NULL,
+    CONSTRAINT loaded_tables_have_no_twins UNIQUE (relation, read_in)
+);
 CREATE TABLE onceload.loaded_file (
-    target       text NOT NULL,
+    table_id     bigint NOT NULL,
     address      bytea NOT NULL,
     pipeline_id  bigint NOT NULL,
     name         text NOT NULL,
     is_compared  boolean NOT NULL DEFAULT true,
-    CONSTRAINT loaded_files_have_one_pipeline PRIMARY KEY (target, address)
+    CONSTRAINT loaded_files_have_one_pipeline PRIMARY KEY (address, table_id)
 );
 """
 LOADED = text("""
@@ -33,10 +40,19 @@ SELECT pipeline_id, terms ->> 'target.table' AS target, terms ->> 'source.identi
        terms ->> 'source.root' AS root, rest ->> 'source.path' AS path
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) ORDER BY pipeline_id
 """)
+KEEP_TABLE = text("""
+INSERT INTO onceload.loaded_table (name, relation, read_in)
+SELECT concat('"', replace(nspname, '"', '""'), '"."', replace(relname, '"', '""'), '"'), pg_class.oid,
+       CAST(CAST('onceload.loaded_table' AS regclass) AS oid)
+  FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+ WHERE pg_class.oid = coalesce(CAST(pg_partition_root(to_regclass(:target)) AS oid), to_regclass(:target))
+ON CONFLICT (relation, read_in) DO UPDATE SET name = excluded.name
+RETURNING table_id
+""")
 # A file that two pipelines have loaded already becomes that of the older pipeline.
 ADD_FILES = text("""
-INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
-SELECT DISTINCT :target, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
+INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name)
+SELECT DISTINCT CAST(:table_id AS bigint), sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
   FROM onceload.producer
  WHERE pipeline_id = :pipeline_id AND fingerprint IS NOT NULL AND (copy_of IS NOT NULL OR NOT isempty(consumed))
 ON CONFLICT DO NOTHING
@@ -50,8 +66,10 @@ def upgrade() -> None:
         root = found.root if found.identity != "content" else None
         if root is None and found.path:
             root = _root_of(found.path)
-        if root and found.target:
-            binds = {"pipeline_id": found.pipeline_id, "target": found.target, "folder": _address_of(root)}
+        # Without its table, no rows could be loaded a second time.
+        table_id = connection.execute(KEEP_TABLE, {"target": found.target}).scalar()
+        if root and table_id is not None:
+            binds = {"pipeline_id": found.pipeline_id, "table_id": table_id, "folder": _address_of(root)}
             connection.execute(ADD_FILES, binds)
 
 

@@ -110,8 +110,9 @@ def test_business_ids_go_on_with_the_same_columns_or_begin_again(world):
 @pytest.mark.parametrize("folder", ["/in/", "/"])
 def test_a_file_that_a_pipeline_has_loaded_is_not_committed_by_another_into_the_same_table(world, folder):
     """Its address is the folder and the name together."""
-    ours = replace(declared({"target.table": "target", "source.root": "a"}), folder="/in/")
-    theirs = replace(declared({"target.table": "target", "source.root": "b"}), name="theirs", folder=folder)
+    table = '"public"."target"'
+    ours = replace(declared({"target.table": table, "source.root": "a"}), folder="/in/")
+    theirs = replace(declared({"target.table": table, "source.root": "b"}), name="theirs", folder=folder)
     for pipeline in (ours, theirs):
         world.ledger.declare(pipeline)
     name = f"{'/in/'.removeprefix(folder)}a.jsonl"
@@ -119,7 +120,7 @@ def test_a_file_that_a_pipeline_has_loaded_is_not_committed_by_another_into_the_
     session = world.ledger.open_session("theirs", SessionName("loader"))
     world.ledger.commit(world.commit_of(world.session(), world.producer("a.jsonl"), TEN))
 
-    with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded /in/a\.jsonl into target"):
+    with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded /in/a\.jsonl into public\.target"):
         world.ledger.commit(world.commit_of(session, producer, TWENTY))
     with pytest.raises(LoadedByAnother):
         world.ledger.refuse_files_of_others(theirs, [name])

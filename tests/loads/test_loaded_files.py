@@ -274,6 +274,101 @@ def test_files_follow_their_table_to_its_new_name(loads):
     assert load_now(loads, renamed(loads.declared)).loaded == 2
 
 
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize(
+    ("statement", "names"),
+    [
+        ("ALTER TABLE own.target RENAME TO other", {"table": "other"}),
+        ("ALTER SCHEMA own RENAME TO other", {"schema": "other"}),
+    ],
+)
+def test_a_pipeline_that_is_renamed_together_with_its_table_loads_nothing_a_second_time(loads, statement, names):
+    """No load under the old name has seen the new one of the table."""
+    execute(loads.admin_dsn, "CREATE SCHEMA own AUTHORIZATION onceload_loader")
+    before = edited(loads, target=replace(loads.declared.target, schema="own"))
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, before)
+    execute(loads.admin_dsn, statement)
+    after = replace(before, target=replace(before.target, **names))
+
+    for refused in (Loads.look, load_now):
+        with pytest.raises(LoadedByAnother, match=r"into (own\.other|other\.target)\."):
+            refused(loads, renamed(after))
+
+    # Its own pipeline goes on.
+    assert load_now(loads, after).loaded == 0
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_pipeline_follows_its_table_also_if_another_one_has_made_a_new_table_of_the_old_name(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    execute(loads.admin_dsn, "ALTER TABLE target RENAME TO moved")
+    loads.write("b.jsonl", lines(3))
+    load_now(loads, renamed(below(loads, "b*.jsonl")))
+
+    following = edited(
+        loads, source={"path": f"{loads.folder}/a*.jsonl"}, target=replace(loads.declared.target, table="moved")
+    )
+    assert load_now(loads, following).loaded == 0
+
+    assert files_of(loads) == ["a.jsonl"]
+    assert (loads.ask("SELECT id FROM moved ORDER BY 1"), loads.rows()) == ([(1,), (2,)], [3])
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_files_of_a_restored_database_are_those_of_the_tables_with_their_names(loads):
+    """A dump has the oids as numbers, and they may be those of other tables now."""
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    execute(
+        loads.dsn,
+        "CREATE TABLE other (LIKE target); CREATE TABLE copy AS TABLE target; DROP TABLE target;"
+        " ALTER TABLE copy RENAME TO target;"
+        " UPDATE onceload.loaded_table SET read_in = 0, relation = CAST(CAST('other' AS regclass) AS oid)",
+    )
+
+    with pytest.raises(LoadedByAnother, match=r"into public\.target"):
+        load_now(loads, renamed(loads.declared))
+
+    other = renamed(edited(loads, target=replace(loads.declared.target, table="other")))
+    assert load_now(loads, other).loaded == 2
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_files_count_as_loaded_into_a_copy_of_their_table_that_has_taken_its_name(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    copied = "CREATE TABLE copy AS TABLE target; ALTER TABLE target RENAME TO old; ALTER TABLE copy RENAME TO target"
+    execute(loads.dsn, copied)
+    old = edited(loads, target=replace(loads.declared.target, table="old"))
+
+    assert load_now(loads, loads.declared).loaded == 0
+
+    for declared in (loads.declared, old):
+        with pytest.raises(LoadedByAnother):
+            load_now(loads, renamed(declared))
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_partition_and_its_table_are_one(loads):
+    part = edited(loads, target=replace(loads.declared.target, table="low"))
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, part)
+    attach = "ALTER TABLE target ATTACH PARTITION low FOR VALUES FROM (0) TO (100)"
+    execute(loads.dsn, f"CREATE TABLE target (LIKE low) PARTITION BY RANGE (id); {attach}")
+
+    with pytest.raises(LoadedByAnother, match=r"into public\.target\."):
+        load_now(loads, renamed(loads.declared))
+    loads.write("b.jsonl", lines(3))
+    load_now(loads, renamed(below(loads, "b*.jsonl")))
+    with pytest.raises(LoadedByAnother, match=r"b\.jsonl into public\.target \(of which public\.low is a partition\)"):
+        load_now(loads, part)
+
+    assert loads.rows() == [1, 2, 3]
+
+
 def test_files_of_a_table_that_was_dropped_are_loaded_by_another_pipeline(loads):
     loads.write("a.jsonl", lines(1, 2))
     load_now(loads, loads.declared)

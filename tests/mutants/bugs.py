@@ -4137,7 +4137,7 @@ BUGS = (
     Bug(
         name="a commit takes a file that another pipeline has loaded",
         file="dedup_core/onceload_core/postgres/loaded_files.py",
-        correct="        _refuse(connection, pipeline, refused, **where)\n",
+        correct="        _refuse(connection, pipeline, refused, target=taken.target, folder=taken.folder)\n",
         wrong="        return\n",
         tests=(
             f"{OF_LOADED_FILES}::test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_second_time",
@@ -4183,16 +4183,53 @@ BUGS = (
     ),
     Bug(
         name="files stay behind when their table is renamed",
-        file="dedup_core/onceload_core/postgres/loaded_files.py",
-        correct="    is_renamed = terms.get(TARGET, target) != target\n",
-        wrong="    is_renamed = False\n",
-        tests=(f"{OF_LOADED_FILES}::test_files_follow_their_table_to_its_new_name",),
+        file="dedup_core/onceload_core/postgres/loaded_tables.py",
+        correct="    known = [row for row in rows if row.is_same] or [row for row in rows if row.is_named]\n",
+        wrong="    known = [row for row in rows if row.is_named]\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_files_follow_their_table_to_its_new_name",
+            f"{OF_LOADED_FILES}::test_a_pipeline_that_is_renamed_together_with_its_table_loads_nothing_a_second_time",
+        ),
+    ),
+    Bug(
+        name="files of a table are lost in a restored database, or in a copy that takes its name",
+        file="dedup_core/onceload_core/postgres/loaded_tables.py",
+        correct="    known = [row for row in rows if row.is_same] or [row for row in rows if row.is_named]\n",
+        wrong="    known = [row for row in rows if row.is_same]\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_files_of_a_restored_database_are_those_of_the_tables_with_their_names",
+            f"{OF_LOADED_FILES}::test_files_count_as_loaded_into_a_copy_of_their_table_that_has_taken_its_name",
+        ),
+    ),
+    Bug(
+        name="an oid that a restored dump has brought is trusted",
+        file="dedup_core/onceload_core/postgres/loaded_tables.sql",
+        correct="           AND read_in = CAST(CAST('onceload.loaded_table' AS regclass) AS oid)\n)",
+        wrong=")",
+        tests=(f"{OF_LOADED_FILES}::test_files_of_a_restored_database_are_those_of_the_tables_with_their_names",),
+    ),
+    Bug(
+        name="a table that takes the name of a renamed one keeps pipelines from following it",
+        file="dedup_core/onceload_core/postgres/ledger.sql",
+        correct="       to_regclass(:table) IS NULL OR EXISTS (",
+        wrong="       to_regclass(:table) IS NULL OR false AND EXISTS (",
+        tests=(
+            f"{OF_LOADED_FILES}"
+            "::test_a_pipeline_follows_its_table_also_if_another_one_has_made_a_new_table_of_the_old_name",
+        ),
+    ),
+    Bug(
+        name="a partition and its table have files of their own",
+        file="dedup_core/onceload_core/postgres/loaded_tables.sql",
+        correct="pg_class.oid = coalesce(CAST(pg_partition_root(to_regclass(:target)) AS oid), to_regclass(:target))",
+        wrong="pg_class.oid = to_regclass(:target)",
+        tests=(f"{OF_LOADED_FILES}::test_a_partition_and_its_table_are_one",),
     ),
     Bug(
         name="files of a dropped table count as loaded into the next one",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="    forget_table(connection, table_name(target))\n",
-        wrong="",
+        correct="    record_table(connection, table_name(target), is_new=True)\n",
+        wrong="    record_table(connection, table_name(target))\n",
         tests=(f"{OF_LOADED_FILES}::test_files_of_a_table_that_was_dropped_are_loaded_by_another_pipeline",),
     ),
     Bug(

@@ -78,7 +78,8 @@ def _follow_folder(connection: Connection, pipeline: Pipeline) -> None:
 
 
 def _refuse_edit(connection: Connection, pipeline: Pipeline, before: Declaration, pipeline_id: int) -> None:
-    binds = {"pipeline_id": pipeline_id, "table": before.terms.get(TARGET)}
+    tables = {"table": before.terms.get(TARGET), "table_after": pipeline.declaration.terms.get(TARGET)}
+    binds = {"pipeline_id": pipeline_id, **tables}
     found = connection.execute(SQL["in_use"], binds).one()
     in_use = InUse(is_loaded=found.is_loaded, is_table_gone=found.is_table_gone)
     refuse_edit(pipeline.name, before, pipeline.declaration, in_use, moved_from=pipeline.moved_from)

@@ -32,7 +32,10 @@ SELECT pipeline.pipeline_id, pipeline.version, declaration.declared_at, pipeline
 SELECT EXISTS (
        SELECT FROM onceload.producer
         WHERE pipeline_id = :pipeline_id AND NOT (isempty(consumed) AND fingerprint IS NULL)) AS is_loaded,
-       to_regclass(:table) IS NULL AS is_table_gone;
+       to_regclass(:table) IS NULL OR EXISTS (
+       SELECT FROM onceload.loaded_table JOIN onceload.loaded_file USING (table_id)
+        WHERE relation = to_regclass(:table_after) AND pipeline_id = :pipeline_id
+          AND read_in = CAST(CAST('onceload.loaded_table' AS regclass) AS oid)) AS is_table_gone;
 
 -- name: take_version
 -- Commits compare their own version with this one.
@@ -106,8 +109,7 @@ SELECT producer.name, producer.generation, producer.producer_id
 -- A generation that was registered but never used counts only if there is no other.
 -- Files are elsewhere if the folder was ever moved, and no file that was compared with them has their name there.
 WITH moved AS MATERIALIZED (
-    SELECT CASE WHEN now.terms ->> 'source.root' = :root THEN pipeline.folder ELSE :folder END AS folder,
-           now.terms ->> 'target.table' AS target
+    SELECT CASE WHEN now.terms ->> 'source.root' = :root THEN pipeline.folder ELSE :folder END AS folder
       FROM onceload.pipeline JOIN onceload.declaration AS now USING (pipeline_id, version)
      WHERE pipeline_id = :pipeline_id
        AND EXISTS (
@@ -118,8 +120,7 @@ SELECT DISTINCT ON (producer.name) producer.name, producer.producer_id,
        CASE WHEN moved.folder IS NULL THEN false
             ELSE NOT EXISTS (
                  SELECT FROM onceload.loaded_file
-                  WHERE loaded_file.target = moved.target
-                    AND loaded_file.address = sha256(convert_to(moved.folder || producer.name, 'UTF8'))
+                  WHERE loaded_file.address = sha256(convert_to(moved.folder || producer.name, 'UTF8'))
                     AND loaded_file.pipeline_id = :pipeline_id AND loaded_file.is_compared) END AS is_elsewhere
   FROM unnest(CAST(:names AS text[])) AS asked (name)
   JOIN onceload.producer ON producer.pipeline_id = :pipeline_id AND producer.name = asked.name
@@ -238,6 +239,10 @@ WITH taken AS (
     RETURNING session_id
 )
 SELECT taken.*, declaration.declared_at, declaration.terms ->> 'target.table' AS target,
+       (SELECT table_id FROM onceload.loaded_table
+         WHERE relation = coalesce(pg_partition_root(to_regclass(declaration.terms ->> 'target.table')),
+                                   to_regclass(declaration.terms ->> 'target.table'))
+           AND read_in = CAST(CAST('onceload.loaded_table' AS regclass) AS oid)) AS table_id,
        EXISTS (SELECT FROM latest) AS is_latest, CAST(pg_current_xact_id() AS text) AS transaction_id
   FROM taken LEFT JOIN onceload.declaration USING (pipeline_id, version);
 

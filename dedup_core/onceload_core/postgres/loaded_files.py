@@ -12,19 +12,23 @@ from onceload_core.errors import AlreadyConsumed
 from onceload_core.names import ProducerId
 from onceload_core.pipeline import Pipeline
 from onceload_core.postgres.connection import Record, array, execute_for, in_batches, statements
+from onceload_core.postgres.loaded_tables import find_tables, record_table
 
 SQL = statements("loaded_files.sql")
 
 
 def own(connection: Connection, taken: Record, pipeline: str, files: Sequence[ProducerId]) -> None:
     """Record the files of a commit as those of its pipeline, under its lock; refused if another one has loaded them."""
-    if not files or taken.folder is None or taken.target is None:
+    if not files or taken.folder is None:
         return
-    where = {"target": taken.target, "folder": taken.folder}
-    binds = {**where, "pipeline_id": taken.pipeline_id, "producer_ids": array(files)}
+    table_id = taken.table_id or record_table(connection, taken.target)
+    if table_id is None:
+        return
+    where = {"folder": taken.folder, "pipeline_id": taken.pipeline_id, "table_id": table_id}
+    binds = {**where, "producer_ids": array(files)}
     refused = execute_for(connection, SQL["own_files"], binds, items=len(files)).scalars().all()
     if refused:
-        _refuse(connection, pipeline, refused, **where)
+        _refuse(connection, pipeline, refused, target=taken.target, folder=taken.folder)
         # Meanwhile, a rewind of the other pipeline has set its files free.
         raise AlreadyConsumed(pipeline, tuple(refused))
 
@@ -38,47 +42,53 @@ def refuse_files_of_others(connection: Connection, pipeline: Pipeline, names: Se
 
 def others_by_content(connection: Connection, pipeline: Pipeline) -> dict[str, str]:
     """The folders of other pipelines that load into the same table, and know files by their content."""
-    binds = {"pipeline": pipeline.name, "target": pipeline.declaration.terms.get(TARGET)}
+    _, tables = find_tables(connection, pipeline.declaration.terms[TARGET])
+    binds = {"pipeline": pipeline.name, "tables": array(tables)}
     return {row.name: row.folder for row in connection.execute(SQL["others_by_content"], binds)}
 
 
 def _refuse(connection: Connection, pipeline: str, names: Sequence[str], *, target: str, folder: str) -> None:
+    table, tables = find_tables(connection, target)
     found: list[Record] = []
     for some in in_batches(names):
-        binds = {"pipeline": pipeline, "target": target, "folder": folder, "names": array(some)}
-        found += connection.execute(SQL["loaded_by_another"], binds)
+        binds = {"pipeline": pipeline, "target": target, "tables": array(tables), "folder": folder}
+        found += connection.execute(SQL["loaded_by_another"], {**binds, "names": array(some)})
     if found:
-        raise LoadedByAnother(pipeline, found[0].other, folder + found[0].name, target, len(found) - 1)
+        table = table if table == target else f"{table} (of which {target} is a partition)"
+        raise LoadedByAnother(pipeline, found[0].other, folder + found[0].name, table, len(found) - 1)
 
 
 def follow(
     connection: Connection, pipeline: Pipeline, found: Record, *, before: Declaration | None, after: Declaration
 ) -> None:
-    """Keep the addresses of loaded files true after the folder or the table got another one, under the lock."""
+    """Keep tables and addresses of loaded files true after an edit, or a move of the folder; under the lock."""
     target = after.terms.get(TARGET)
     if target is None or pipeline.folder is None:
         return
-    binds = {"pipeline_id": found.pipeline_id, "target": target, "folder": pipeline.folder}
+    binds = {"pipeline_id": found.pipeline_id, "folder": pipeline.folder}
     terms = {} if before is None else before.terms
-    is_renamed = terms.get(TARGET, target) != target
     is_moved = before is not None and terms.get(ROOT) != after.terms.get(ROOT)
-    if is_renamed:
-        connection.execute(SQL["follow_table"], {**binds, "target_before": terms[TARGET]})
+    if terms.get(TARGET, target) != target:
+        record_table(connection, target, before=terms[TARGET], pipeline_id=found.pipeline_id)
     if found.folder != pipeline.folder:
         connection.execute(SQL["distrust_files" if is_moved else "follow_folder"], binds)
         if pipeline.moved_from is not None and found.folder is not None:
-            connection.execute(SQL["move_files_of_others"], {**binds, "before": found.folder})
+            _, tables = find_tables(connection, target)
+            moved = {**binds, "tables": array(tables), "before": found.folder}
+            connection.execute(SQL["move_files_of_others"], moved)
         connection.execute(SQL["set_folder"], binds)
-    if (is_renamed or found.folder is None) and not is_moved:
-        connection.execute(SQL["add_files"], binds)
-
-
-def forget_table(connection: Connection, table: str) -> None:
-    """Forget the files of a table that was just created."""
-    connection.execute(SQL["forget_table"], {"target": table})
+    if before is not None and found.folder is None and not is_moved:
+        _add_files(connection, found.pipeline_id, target)
 
 
 def repair(connection: Connection, pipeline_id: int) -> None:
     """Keep the addresses of the files that are loaded, and of no others, after states were changed under the lock."""
-    for statement in ("drop_files", "add_files"):
-        connection.execute(SQL[statement], {"pipeline_id": pipeline_id})
+    connection.execute(SQL["drop_files"], {"pipeline_id": pipeline_id})
+    target = connection.execute(SQL["target"], {"pipeline_id": pipeline_id}).scalar()
+    _add_files(connection, pipeline_id, target)
+
+
+def _add_files(connection: Connection, pipeline_id: int, target: str | None) -> None:
+    table_id = record_table(connection, target)
+    if table_id is not None:
+        connection.execute(SQL["add_files"], {"pipeline_id": pipeline_id, "table_id": table_id})

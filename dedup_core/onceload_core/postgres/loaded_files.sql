@@ -11,11 +11,11 @@ WITH offered AS (
     SELECT offered.name, offered.address FROM offered
      WHERE NOT EXISTS (
            SELECT FROM onceload.loaded_file
-            WHERE loaded_file.target = :target AND loaded_file.address = offered.address
+            WHERE loaded_file.address = offered.address AND loaded_file.table_id = :table_id
               AND loaded_file.pipeline_id = :pipeline_id AND loaded_file.is_compared)
 ), owned AS (
-    INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
-    SELECT :target, address, :pipeline_id, name FROM missing ORDER BY address
+    INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name)
+    SELECT :table_id, address, :pipeline_id, name FROM missing ORDER BY address
     ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline
     -- An update sees the latest version of a row, also one that was committed during the wait.
     DO UPDATE SET is_compared = true WHERE loaded_file.pipeline_id = excluded.pipeline_id
@@ -24,14 +24,13 @@ WITH offered AS (
 SELECT name FROM missing WHERE address NOT IN (SELECT address FROM owned) ORDER BY name;
 
 -- name: loaded_by_another
--- The files that another pipeline has loaded into a table. Without the table, there are no rows that could be loaded a
--- second time.
+-- The files that another pipeline has loaded into a table.
 SELECT asked.name, pipeline.name AS other
   FROM unnest(CAST(:names AS text[])) AS asked (name)
-  JOIN onceload.loaded_file ON loaded_file.target = :target
-       AND loaded_file.address = sha256(convert_to(:folder || asked.name, 'UTF8'))
+  JOIN onceload.loaded_file ON loaded_file.address = sha256(convert_to(:folder || asked.name, 'UTF8'))
+       AND loaded_file.table_id = ANY(CAST(:tables AS bigint[]))
   JOIN onceload.pipeline USING (pipeline_id)
- WHERE pipeline.name <> :pipeline AND to_regclass(:target) IS NOT NULL
+ WHERE pipeline.name <> :pipeline
 UNION
 -- A process of an earlier release has loaded them, and records no address.
 SELECT asked.name, pipeline.name
@@ -48,15 +47,14 @@ SELECT asked.name, pipeline.name
  ORDER BY name;
 
 -- name: others_by_content
--- Other pipelines that know files by their content, and have loaded some into a table that is still there.
+-- Other pipelines that know files by their content, and have loaded some into a table.
 SELECT pipeline.name, pipeline.folder
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version)
  WHERE pipeline.name <> :pipeline AND pipeline.folder IS NOT NULL
-   AND declaration.terms ->> 'source.identity' = 'content' AND declaration.terms ->> 'target.table' = :target
-   AND to_regclass(:target) IS NOT NULL
+   AND declaration.terms ->> 'source.identity' = 'content'
    AND EXISTS (
        SELECT FROM onceload.loaded_file
-        WHERE loaded_file.target = :target AND loaded_file.pipeline_id = pipeline.pipeline_id)
+        WHERE table_id = ANY(CAST(:tables AS bigint[])) AND loaded_file.pipeline_id = pipeline.pipeline_id)
  ORDER BY pipeline.name;
 
 -- name: drop_files
@@ -70,13 +68,11 @@ DELETE FROM onceload.loaded_file
 
 -- name: add_files
 -- Loaded files without an address: a release that recorded none has loaded them, or the table was damaged.
-INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
-SELECT DISTINCT declaration.terms ->> 'target.table', sha256(convert_to(pipeline.folder || producer.name, 'UTF8')),
-       pipeline_id, producer.name
-  FROM onceload.pipeline
-  JOIN onceload.declaration USING (pipeline_id, version)
-  JOIN onceload.producer USING (pipeline_id)
- WHERE pipeline_id = :pipeline_id AND pipeline.folder IS NOT NULL AND declaration.terms ->> 'target.table' IS NOT NULL
+INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name)
+SELECT DISTINCT CAST(:table_id AS bigint), sha256(convert_to(pipeline.folder || producer.name, 'UTF8')), pipeline_id,
+       producer.name
+  FROM onceload.pipeline JOIN onceload.producer USING (pipeline_id)
+ WHERE pipeline_id = :pipeline_id AND pipeline.folder IS NOT NULL
    AND producer.fingerprint IS NOT NULL AND (producer.copy_of IS NOT NULL OR NOT isempty(producer.consumed))
    AND NOT EXISTS (
        SELECT FROM onceload.loaded_file
@@ -84,25 +80,29 @@ SELECT DISTINCT declaration.terms ->> 'target.table', sha256(convert_to(pipeline
  ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
+-- name: target
+SELECT terms ->> 'target.table'
+  FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline_id = :pipeline_id;
+
 -- name: set_folder
 UPDATE onceload.pipeline SET folder = :folder WHERE pipeline_id = :pipeline_id;
 
 -- name: follow_folder
 -- The folder has another address, such as after a move of the project or on another machine: the files keep the earlier
 -- address too.
-INSERT INTO onceload.loaded_file (target, address, pipeline_id, name)
-SELECT DISTINCT :target, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
-  FROM onceload.loaded_file WHERE pipeline_id = :pipeline_id AND target = :target
+INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name)
+SELECT DISTINCT table_id, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
+  FROM onceload.loaded_file WHERE pipeline_id = :pipeline_id
  ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
 -- name: move_files_of_others
 -- What other pipelines have loaded below a folder that was moved is below the new one now, also before they load there.
-INSERT INTO onceload.loaded_file (target, address, pipeline_id, name, is_compared)
-SELECT :target, sha256(convert_to(:folder || substr(pipeline.folder || loaded_file.name, length(:before) + 1), 'UTF8')),
+INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name, is_compared)
+SELECT table_id, sha256(convert_to(:folder || substr(pipeline.folder || loaded_file.name, length(:before) + 1), 'UTF8')),
        pipeline_id, loaded_file.name, false
   FROM onceload.loaded_file JOIN onceload.pipeline USING (pipeline_id)
- WHERE loaded_file.target = :target AND pipeline_id <> :pipeline_id
+ WHERE table_id = ANY(CAST(:tables AS bigint[])) AND pipeline_id <> :pipeline_id
    AND starts_with(pipeline.folder || loaded_file.name, :before)
    -- It may have been refused before it loaded anything there.
    AND loaded_file.address = sha256(convert_to(pipeline.folder || loaded_file.name, 'UTF8'))
@@ -112,20 +112,4 @@ ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 -- name: distrust_files
 -- The folder was moved to one whose files may be others, although some have the names and addresses of loaded ones.
 UPDATE onceload.loaded_file SET is_compared = false
- WHERE pipeline_id = :pipeline_id AND target = :target AND address = sha256(convert_to(:folder || name, 'UTF8'));
-
--- name: follow_table
--- A table that this pipeline has loaded into was renamed: all files in it, of any pipeline, are in the renamed one.
-WITH renamed AS (
-    DELETE FROM onceload.loaded_file
-     WHERE target = :target_before AND to_regclass(:target_before) IS NULL
-       AND EXISTS (
-           SELECT FROM onceload.loaded_file WHERE target = :target_before AND pipeline_id = :pipeline_id)
-    RETURNING *
-)
-INSERT INTO onceload.loaded_file (target, address, pipeline_id, name, is_compared)
-SELECT :target, address, pipeline_id, name, is_compared FROM renamed ORDER BY 2
-ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
-
--- name: forget_table
-DELETE FROM onceload.loaded_file WHERE target = :target;
+ WHERE pipeline_id = :pipeline_id AND address = sha256(convert_to(:folder || name, 'UTF8'));

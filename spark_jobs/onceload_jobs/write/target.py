@@ -10,7 +10,7 @@ from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.ports import Ledger
 from onceload_core.postgres.connection import Record, statements, transaction, translated
-from onceload_core.postgres.loaded_files import forget_table
+from onceload_core.postgres.loaded_tables import record_table
 from onceload_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from onceload_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from onceload_jobs.write.binary_copy import needs_cast
@@ -41,6 +41,7 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             raise SettingRefused(f"target {table}", found, "only columns that are declared, nullable or have a default")
         if target.write is Write.MERGE:
             _check_key(connection, target)
+        record_table(connection, table)
         refuse_lacking_rights(connection, declared, replaces=replaces)
 
 
@@ -277,8 +278,7 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
             raise SettingRefused("target.table", found, expected)
         run(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
     run(connection, f"CREATE TABLE {table_name(target)} ({', '.join(lines)})")
-    # Rows of an earlier table of this name went with it.
-    forget_table(connection, table_name(target))
+    record_table(connection, table_name(target), is_new=True)
 
 
 def _check_columns(table: str, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
