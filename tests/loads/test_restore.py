@@ -78,6 +78,18 @@ def test_another_pipeline_may_load_into_a_table_with_loaded_rows(loads):
     assert loads.rows() == [1, 2]
 
 
+def test_another_pipeline_may_load_into_a_table_that_was_renamed_since_it_was_loaded(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("b.other", line(2))
+    execute(loads.admin_dsn, "ALTER TABLE target RENAME TO renamed")
+    other = replace(loads.declared.pipeline, name="other")
+    source = replace(loads.declared.source, path=str(loads.folder / "*.other"))
+    target = replace(loads.declared.target, table="renamed")
+
+    assert loads.load(pipeline=other, source=source, target=target).loaded == 1
+
+
 def lose_the_ledger(loads):
     """As if only the tables of users were restored."""
     loads.engine.dispose()

@@ -10,7 +10,7 @@ from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.ports import Ledger
 from onceload_core.postgres.connection import Record, statements, transaction, translated
-from onceload_core.postgres.loaded_tables import record_table
+from onceload_core.postgres.loaded_tables import find_tables, record_table
 from onceload_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from onceload_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from onceload_jobs.write.binary_copy import needs_cast
@@ -194,7 +194,8 @@ def _refuse_lost_ledger(connection: Connection, table: str) -> None:
 
     Its schema `onceload` was lost, or the table was restored without it: all files would be loaded again.
     """
-    known = connection.execute(SQL["is_known"], {"table": table}).scalar()
+    _, tables = find_tables(connection, table)
+    known = tables or connection.execute(SQL["is_known"], {"table": table}).scalar()
     if not known and connection.execute(filled(SQL["has_loaded_rows"], table=table)).scalar():
         found = f"{table} with rows that Onceload loaded, and no receipt of a load into it in this database"
         as_own_rows = f"UPDATE {table} SET {PRODUCER_ID} = NULL"  # noqa: S608 - a person may run it.

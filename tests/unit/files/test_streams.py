@@ -238,7 +238,7 @@ def irregular(request, tmp_path):
                 bound.bind(str(path))
         case "device":
             path.symlink_to("/dev/zero")
-        case "folder":
+        case _:
             path.mkdir()
     return str(path)
 
