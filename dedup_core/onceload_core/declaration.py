@@ -10,6 +10,7 @@ would be other records, so the terms cannot change while anything is consumed.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import CallAgain, WrongUse
@@ -72,7 +73,7 @@ def refuse_edit(
 ) -> None:
     """Raise if an edit would change the meaning of consumed ids."""
     for key, old, new in _edited(before, after):
-        is_meant = key == ROOT and old == moved_from
+        is_meant = key == ROOT and old == moved_from and not _is_nested(old, new)
         if not is_meant and _depends_on(key, old, new, in_use):
             raise EditRefused(pipeline, key, old or "none", new or "none")
 
@@ -88,6 +89,12 @@ def _edited(before: Declaration, after: Declaration) -> Iterator[tuple[str, str,
         old = before.terms.get(key, new)
         if old != new:
             yield key, old, new
+
+
+def _is_nested(one: str, other: str) -> bool:
+    """Whether one folder is in the other: files may be where they were, below a wider or a narrower path."""
+    paths = PurePosixPath(one), PurePosixPath(other)
+    return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])
 
 
 def _depends_on(key: str, old: str, new: str, in_use: InUse) -> bool:
@@ -128,7 +135,8 @@ class EditRefused(WrongUse):
     after: str
 
     def __str__(self) -> str:
-        causes, fix = (text.format(before=self.before) for text in _EDITS[self.key])
+        key = _NESTED if self.key == ROOT and _is_nested(self.before, self.after) else self.key
+        causes, fix = (text.format(before=self.before) for text in _EDITS[key])
         return (
             f"pipeline {self.pipeline}: {self.key} was changed from {self.before} to {self.after}, and records are "
             f"already loaded. {causes} Nothing was changed. Restore the old value, unless you want this change. {fix}"
@@ -161,19 +169,52 @@ class LoadedByAnother(WrongUse):
         )
 
 
+@dataclass(eq=False)
+class LoadedUnderOtherName(WrongUse):
+    """A pipeline would load files that it has loaded itself, when their names began in another folder."""
+
+    pipeline: str
+    #: The address of one of the files, its name now and then, and how many more there are.
+    file: str
+    name: str
+    name_before: str
+    more: int
+
+    def __str__(self) -> str:
+        files = f"{self.file} as {self.name_before}"
+        files += f" and {self.more:,} other files under other names" if self.more else ""
+        return (
+            f"pipeline {self.pipeline} has loaded {files}, and the folder of source.path begins elsewhere now. The "
+            f"file would be loaded a second time, as {self.name}. Nothing of it is loaded. {_BY_CONTENT}"
+        )
+
+
+_BY_CONTENT = (
+    "Set `source.identity: content`: loaded files are then found by their content, whatever their names, and other "
+    "files of equal content count as copies. This cannot be undone."
+)
 _START_AGAIN = (
     "To load everything again, first delete all loaded rows with the pipeline file as it was before: `onceload "
     f"recover rewind {PIPELINE_FILE} --position 0` (append targets with lineage), or load into a new database: "
     f"`onceload recover rebuild {PIPELINE_FILE}`. To keep the loaded rows, give the pipeline another name and a "
     "source.path that matches new files only."
 )
+_NESTED = "source.root, one in the other"
+_OF_ROOT = (
+    "source.root is the folder of source.path before its first wildcard, and file names start below it. Every file "
+    "would get another name and be loaded again."
+)
 #: What each edit would cause, and how to do it on purpose.
 _EDITS = {
-    "source.root": (
-        "source.root is the folder of source.path before its first wildcard, and file names start below it. Every "
-        "file would get another name and be loaded again.",
+    ROOT: (
+        _OF_ROOT,
         "If the folder was moved and the names below it stayed the same, set `source.moved_from: {before}`: each file "
         "is then compared with what was loaded under its name. " + _START_AGAIN,
+    ),
+    _NESTED: (
+        _OF_ROOT,
+        "One of the two folders is in the other, so loaded files may still be at their places, and "
+        "`source.moved_from` cannot say which. " + _BY_CONTENT + " " + _START_AGAIN,
     ),
     "source.format": ("The rest of partly loaded files would be read in another format.", _START_AGAIN),
     "source.options": ("Records would begin and end at other bytes than those that were loaded.", _START_AGAIN),

@@ -33,6 +33,7 @@ OnceloadError
 │   ├── NotAudited           a batch that has not passed the audit of its pipeline
 │   ├── EditRefused          an edit of the pipeline file that would change the meaning of loaded records
 │   ├── LoadedByAnother      another pipeline has loaded the same files into the same table
+│   ├── LoadedUnderOtherName the same files are loaded, when their names began in another folder
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
 │   ├── OfferRefused         rows from a program whose ids or form are wrong
 │   ├── PipelineFileRefused  an invalid pipeline file

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from onceload_core.declaration import EditRefused, LoadedByAnother
+from onceload_core.declaration import EditRefused, LoadedByAnother, LoadedUnderOtherName
 from onceload_core.errors import AlreadyConsumed
 from onceload_core.names import Position
-from onceload_core.postgres import loaded_files
+from onceload_core.postgres import PostgresLedger, loaded_files
 from onceload_core.postgres.recovery import recover_state
 from onceload_jobs.files.addresses import address_of
 from onceload_jobs.pipeline.declared import Declared, Identity, OnRewrite, Publish
@@ -416,6 +416,60 @@ def test_a_file_below_a_moved_folder_that_only_has_the_name_of_a_loaded_one_is_n
     assert notes == [[("01.jsonl", True)]] * 3
     assert "has the name of a file that was loaded before the folder was moved" in reports[0].notes[0].reason
     assert loads.rows() == [1, 2, 3, 12]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize(("before", "after"), [("day", "."), (".", "day")])
+def test_a_path_that_is_widened_or_narrowed_is_not_moved(loads, before, after):
+    loads.write("day/01.jsonl", lines(1, 2))
+    paths = {".": "*/*.jsonl", "day": "day/*.jsonl"}
+    load_now(loads, below(loads, paths[before]))
+    loads.write("day/02.jsonl", lines(3))
+    moved_from = str(loads.folder / before)
+    edit = edited(loads, source={"path": f"{loads.folder}/{paths[after]}", "moved_from": moved_from})
+
+    for declared in (edit, below(loads, paths[after])):
+        with pytest.raises(EditRefused, match="One of the two folders is in the other") as refused:
+            load_now(loads, declared)
+        assert "set `source.moved_from" not in str(refused.value)
+
+    # As the message says.
+    report = load_now(loads, replace(edit, source=replace(edit.source, identity=Identity.CONTENT)))
+    assert (report.loaded, loads.rows()) == (1, [1, 2, 3])
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_file_at_its_place_is_not_loaded_under_another_name(loads):
+    """Only the addresses show that one of the folders is in the other."""
+    loads.write("day/01.jsonl", lines(1, 2))
+    (loads.folder.parent / "link").symlink_to(loads.folder)
+    load_now(loads, below(loads, "day/*.jsonl"))
+    source = {"path": f"{loads.folder.parent}/link/*/*.jsonl", "moved_from": f"{loads.folder}/day"}
+    widened = edited(loads, source=source)
+
+    for refused in (load_now, Loads.look):
+        with pytest.raises(
+            LoadedUnderOtherName, match=r"has loaded \S*/day/01\.jsonl as 01\.jsonl, .* as day/01\.jsonl"
+        ):
+            refused(loads, widened)
+    loads.write("day/01.jsonl", lines(1, 2, 3))
+    report = load_now(loads, replace(widened, source=replace(widened.source, identity=Identity.CONTENT)))
+
+    assert (report.loaded, loads.rows()) == (1, [1, 2, 3])
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_commit_is_refused_for_a_file_that_its_pipeline_has_loaded_under_another_name(loads, monkeypatch):
+    loads.write("day/01.jsonl", lines(1, 2))
+    (loads.folder.parent / "link").symlink_to(loads.folder)
+    load_now(loads, below(loads, "day/*.jsonl"))
+    monkeypatch.setattr(PostgresLedger, "refuse_files_of_others", lambda *_: None)
+
+    source = {"path": f"{loads.folder.parent}/link/*/*.jsonl", "moved_from": f"{loads.folder}/day"}
+    with pytest.raises(LoadedUnderOtherName):
+        load_now(loads, edited(loads, source=source))
+
+    assert loads.rows() == [1, 2]
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])

@@ -4137,7 +4137,7 @@ BUGS = (
     Bug(
         name="a commit takes a file that another pipeline has loaded",
         file="dedup_core/onceload_core/postgres/loaded_files.py",
-        correct="        _refuse(connection, pipeline, refused, target=taken.target, folder=taken.folder)\n",
+        correct="        _refuse(connection, pipeline, refused, where)\n",
         wrong="        return\n",
         tests=(
             f"{OF_LOADED_FILES}::test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_second_time",
@@ -4147,11 +4147,34 @@ BUGS = (
     Bug(
         name="a file that another pipeline has loaded changes hands",
         file=LOADED_FILES_SQL,
-        correct="    DO UPDATE SET is_compared = true WHERE loaded_file.pipeline_id = excluded.pipeline_id\n",
-        wrong="    DO UPDATE SET pipeline_id = excluded.pipeline_id\n",
+        correct="     WHERE loaded_file.pipeline_id = excluded.pipeline_id AND (loaded_file.name",
+        wrong="     WHERE (loaded_file.name",
         tests=(
             f"{OF_LOADED_FILES}::test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_second_time",
         ),
+    ),
+    Bug(
+        name="a pipeline loads a file again that it has loaded under another name",
+        file=LOADED_FILES_SQL,
+        correct=" AND (loaded_file.name = excluded.name OR :is_by_content)\n",
+        wrong="\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_a_commit_is_refused_for_a_file_that_its_pipeline_has_loaded_under_another_name",
+        ),
+    ),
+    Bug(
+        name="a plan reads a file again that its pipeline has loaded under another name",
+        file=LOADED_FILES_SQL,
+        correct=" WHERE pipeline.name <> :pipeline OR (loaded_file.name <> asked.name AND NOT :is_by_content)\n",
+        wrong=" WHERE pipeline.name <> :pipeline\n",
+        tests=(f"{OF_LOADED_FILES}::test_a_file_at_its_place_is_not_loaded_under_another_name",),
+    ),
+    Bug(
+        name="a path that is widened or narrowed counts as moved",
+        file="dedup_core/onceload_core/declaration.py",
+        correct="old == moved_from and not _is_nested(old, new)\n",
+        wrong="old == moved_from\n",
+        tests=(f"{OF_LOADED_FILES}::test_a_path_that_is_widened_or_narrowed_is_not_moved",),
     ),
     Bug(
         name="a path that is spelt differently leads to other files",

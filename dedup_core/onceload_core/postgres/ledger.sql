@@ -239,6 +239,7 @@ WITH taken AS (
     RETURNING session_id
 )
 SELECT taken.*, declaration.declared_at, declaration.terms ->> 'target.table' AS target,
+       declaration.terms ->> 'source.identity' AS identity,
        (SELECT table_id FROM onceload.loaded_table
          WHERE relation = coalesce(pg_partition_root(to_regclass(declaration.terms ->> 'target.table')),
                                    to_regclass(declaration.terms ->> 'target.table'))

@@ -4,10 +4,18 @@ Each function is a part of the transaction of its caller.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection
 
-from onceload_core.declaration import ROOT, TARGET, Declaration, LoadedByAnother
+from onceload_core.declaration import (
+    IDENTITY,
+    ROOT,
+    TARGET,
+    Declaration,
+    LoadedByAnother,
+    LoadedUnderOtherName,
+)
 from onceload_core.errors import AlreadyConsumed
 from onceload_core.names import ProducerId
 from onceload_core.pipeline import Pipeline
@@ -15,6 +23,18 @@ from onceload_core.postgres.connection import Record, array, execute_for, in_bat
 from onceload_core.postgres.loaded_tables import find_tables, record_table
 
 SQL = statements("loaded_files.sql")
+
+#: How the terms say that a pipeline knows files by their content.
+_CONTENT = "content"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Where:
+    """Which table a pipeline loads into, from which folder, and how it knows its files."""
+
+    target: str
+    folder: str
+    is_by_content: bool
 
 
 def own(connection: Connection, taken: Record, pipeline: str, files: Sequence[ProducerId]) -> None:
@@ -24,20 +44,23 @@ def own(connection: Connection, taken: Record, pipeline: str, files: Sequence[Pr
     table_id = taken.table_id or record_table(connection, taken.target)
     if table_id is None:
         return
-    where = {"folder": taken.folder, "pipeline_id": taken.pipeline_id, "table_id": table_id}
-    binds = {**where, "producer_ids": array(files)}
+    where = _Where(target=taken.target, folder=taken.folder, is_by_content=taken.identity == _CONTENT)
+    of_pipeline = {"pipeline_id": taken.pipeline_id, "table_id": table_id, "producer_ids": array(files)}
+    binds = {"folder": where.folder, "is_by_content": where.is_by_content, **of_pipeline}
     refused = execute_for(connection, SQL["own_files"], binds, items=len(files)).scalars().all()
     if refused:
-        _refuse(connection, pipeline, refused, target=taken.target, folder=taken.folder)
+        _refuse(connection, pipeline, refused, where)
         # Meanwhile, a rewind of the other pipeline has set its files free.
         raise AlreadyConsumed(pipeline, tuple(refused))
 
 
 def refuse_files_of_others(connection: Connection, pipeline: Pipeline, names: Sequence[str]) -> None:
     """Refuse a plan whose commits would be refused, before any row is read."""
-    target = pipeline.declaration.terms.get(TARGET)
-    if target is not None and pipeline.folder is not None:
-        _refuse(connection, pipeline.name, names, target=target, folder=pipeline.folder)
+    terms = pipeline.declaration.terms
+    if TARGET in terms and pipeline.folder is not None:
+        is_by_content = terms.get(IDENTITY) == _CONTENT
+        where = _Where(target=terms[TARGET], folder=pipeline.folder, is_by_content=is_by_content)
+        _refuse(connection, pipeline.name, names, where)
 
 
 def others_by_content(connection: Connection, pipeline: Pipeline) -> dict[str, str]:
@@ -47,15 +70,19 @@ def others_by_content(connection: Connection, pipeline: Pipeline) -> dict[str, s
     return {row.name: row.folder for row in connection.execute(SQL["others_by_content"], binds)}
 
 
-def _refuse(connection: Connection, pipeline: str, names: Sequence[str], *, target: str, folder: str) -> None:
-    table, tables = find_tables(connection, target)
+def _refuse(connection: Connection, pipeline: str, names: Sequence[str], where: _Where) -> None:
+    table, tables = find_tables(connection, where.target)
     found: list[Record] = []
     for some in in_batches(names):
-        binds = {"pipeline": pipeline, "target": target, "tables": array(tables), "folder": folder}
-        found += connection.execute(SQL["loaded_by_another"], {**binds, "names": array(some)})
+        binds = {**asdict(where), "tables": array(tables), "pipeline": pipeline, "names": array(some)}
+        found += connection.execute(SQL["loaded_by_another"], binds)
+    own = [each for each in found if each.other == pipeline]
+    if own:
+        name, before = own[0].name, own[0].name_before
+        raise LoadedUnderOtherName(pipeline, where.folder + name, name, before, len(own) - 1)
     if found:
-        table = table if table == target else f"{table} (of which {target} is a partition)"
-        raise LoadedByAnother(pipeline, found[0].other, folder + found[0].name, table, len(found) - 1)
+        table = table if table == where.target else f"{table} (of which {where.target} is a partition)"
+        raise LoadedByAnother(pipeline, found[0].other, where.folder + found[0].name, table, len(found) - 1)
 
 
 def follow(

@@ -1,6 +1,6 @@
 -- name: own_files
 -- The files of a commit become those of its pipeline, unless they are already. Returns the refused ones: those that
--- another pipeline has. It waits for the commit of another pipeline that is under way, because their rows would have
+-- another pipeline has, or this one under another name, unless it knows files by their content. It waits for the commit of another pipeline that is under way, because their rows would have
 -- the same key. The order of the addresses is the same for all, so that no two commits wait for each other.
 WITH offered AS (
     SELECT DISTINCT name, sha256(convert_to(:folder || name, 'UTF8')) AS address
@@ -12,28 +12,30 @@ WITH offered AS (
      WHERE NOT EXISTS (
            SELECT FROM onceload.loaded_file
             WHERE loaded_file.address = offered.address AND loaded_file.table_id = :table_id
-              AND loaded_file.pipeline_id = :pipeline_id AND loaded_file.is_compared)
+              AND loaded_file.pipeline_id = :pipeline_id AND loaded_file.is_compared
+              AND (loaded_file.name = offered.name OR :is_by_content))
 ), owned AS (
     INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name)
     SELECT :table_id, address, :pipeline_id, name FROM missing ORDER BY address
     ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline
     -- An update sees the latest version of a row, also one that was committed during the wait.
-    DO UPDATE SET is_compared = true WHERE loaded_file.pipeline_id = excluded.pipeline_id
+    DO UPDATE SET is_compared = true
+     WHERE loaded_file.pipeline_id = excluded.pipeline_id AND (loaded_file.name = excluded.name OR :is_by_content)
     RETURNING address
 )
 SELECT name FROM missing WHERE address NOT IN (SELECT address FROM owned) ORDER BY name;
 
 -- name: loaded_by_another
--- The files that another pipeline has loaded into a table.
-SELECT asked.name, pipeline.name AS other
+-- The files that another pipeline has loaded into a table, or the same one under another name.
+SELECT asked.name, pipeline.name AS other, loaded_file.name AS name_before
   FROM unnest(CAST(:names AS text[])) AS asked (name)
   JOIN onceload.loaded_file ON loaded_file.address = sha256(convert_to(:folder || asked.name, 'UTF8'))
        AND loaded_file.table_id = ANY(CAST(:tables AS bigint[]))
   JOIN onceload.pipeline USING (pipeline_id)
- WHERE pipeline.name <> :pipeline
+ WHERE pipeline.name <> :pipeline OR (loaded_file.name <> asked.name AND NOT :is_by_content)
 UNION
 -- A process of an earlier release has loaded them, and records no address.
-SELECT asked.name, pipeline.name
+SELECT asked.name, pipeline.name, producer.name
   FROM onceload.pipeline
   JOIN onceload.declaration USING (pipeline_id, version)
   JOIN unnest(CAST(:names AS text[])) AS asked (name) ON starts_with(:folder || asked.name, pipeline.folder)
