@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
@@ -46,20 +47,28 @@ def explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
     name = asked if asked in there else _name_of(declared, asked)
     history = _history(declared, engine, name)
     plan = make_plan(declared, PostgresLedger(engine), now_s=time.time())
-    noted = {note.name: note for note in plan.notes}
-    # Notes on unreadable names carry the repr of the name.
-    note = noted.get(name) or noted.get(repr(name))
+    own, note = _notes_on(name, plan.notes)
     if name not in there and note is None and not history.generations:
         raise NotFound("file", name, _near(name, [*there, *_known(declared, engine)]))
     to_read = next((each for each in plan.to_read if each.listed.name == name), None)
     return Explanation(
         name=name,
-        is_there=name in there or note is not None,
+        is_there=name in there or own is not None,
         history=history,
         next_load=_next_load(to_read, note, is_there=name in there),
         needs_a_person=note is not None and note.needs_a_person,
         pause=find_pause(engine, declared.name),
     )
+
+
+def _notes_on(name: str, notes: "Sequence[Note]") -> "tuple[Note | None, Note | None]":
+    """The note on a file, and the one that explains it: its own, or that of a folder which was not read."""
+    noted = {note.name: note for note in notes}
+    # Notes on unreadable names carry the repr of the name.
+    own = noted.get(name) or noted.get(repr(name))
+    folders = (noted.get(repr(f"{folder}/")) for folder in PurePosixPath(name).parents)
+    of_folder = next((replace(note, reason=f"{note.name}: {note.reason}") for note in folders if note), None)
+    return own, own or of_folder
 
 
 def _name_of(declared: "Declared", asked: str) -> str:

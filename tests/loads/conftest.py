@@ -1,6 +1,8 @@
 """A pipeline on a real Postgres and real files, loaded in this process or by Spark."""
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,6 +182,24 @@ def grown(loads: Loads) -> Loads:
     kept = [each for each in find_records(loads.engine, Selection(pipeline="events")) if b'"x"' in each.raw]
     fixed = {kept[0].quarantine_id: Fix(raw=line(2).encode().rstrip(), digest=kept[0].digest)}
     retry(loads.engine, loads.ledger, loads.declared, kept, batch=Batch("retry"), fixed=fixed)
+    return loads
+
+
+@pytest.fixture
+def closed(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Loads:
+    """A folder `closed/` that this user cannot list."""
+    loads.write("closed/a.jsonl", line(1))
+    loads.declared = replace(
+        loads.declared, source=replace(loads.declared.source, path=str(loads.folder / "**" / "*.jsonl"))
+    )
+    scandir = os.scandir
+
+    def refusing(folder: str) -> Any:
+        if str(folder).rstrip("/").endswith("/closed"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
     return loads
 
 

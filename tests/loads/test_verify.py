@@ -154,6 +154,36 @@ def test_a_missing_a_shorter_and_a_torn_file_are_told_apart(loads):
     ]
 
 
+def notes_of(verification):
+    return {note.name: note.reason for note in verification.not_compared}
+
+
+def test_a_folder_that_cannot_be_listed_is_named_as_not_compared(closed):
+    closed.write("a.jsonl", line(2))
+    closed.load()
+
+    verification = verified(closed, deep=True)
+
+    assert named(verification) == []
+    reason = "it could not be read, so nothing new of it was compared: Permission denied"
+    assert notes_of(verification) == {"'closed/'": reason}
+
+
+def test_files_with_names_that_cannot_be_loaded_are_named_with_those_that_are_not_loaded(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    for name in ("b\n.jsonl", os.fsdecode(b"c\xff.jsonl")):
+        loads.write(name, line(2))
+
+    verification = verified(loads, deep=True)
+
+    assert named(verification) == []
+    assert notes_of(verification) == {
+        "'b\\n.jsonl'": "its name contains a NUL or a newline. Nothing of it is loaded. Rename it",
+        "'c\\udcff.jsonl'": "its name is not valid UTF-8. Nothing of it is loaded. Rename it",
+    }
+
+
 @pytest.mark.parametrize("name", ["jsonl", "gz", "parquet"])
 def test_a_fifo_in_place_of_a_loaded_file_is_a_difference_that_nothing_waits_for(loads, name):
     FORMATS[name](loads)

@@ -154,6 +154,13 @@ def test_a_name_that_cannot_be_read_says_why(loads, why):
     assert "symbolic link" in err
 
 
+def test_a_file_in_a_folder_that_cannot_be_listed_is_not_called_gone(closed, why):
+    code, found = document(why("closed/a.jsonl", "--json"))
+
+    assert code == ExitCode.DONE
+    assert found["next_load"] == "does not read it: 'closed/': Permission denied"
+
+
 def test_a_forgotten_file_is_still_reported(loads, why):
     loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, forget_idle_after_s=60))
     loads.write("a.jsonl", line(1))

@@ -4693,6 +4693,24 @@ BUGS = (
         tests=("tests/unit/files/test_streams.py::test_only_a_regular_file_is_opened",),
     ),
     Bug(
+        name="verify does not name what the source has and no load reads",
+        file="spark_jobs/onceload_jobs/verify/files.py",
+        correct="        gaps.note_refused(note)\n",
+        wrong="        del note\n",
+        tests=(
+            "tests/loads/test_verify.py::test_a_folder_that_cannot_be_listed_is_named_as_not_compared",
+            "tests/loads/test_verify.py"
+            "::test_files_with_names_that_cannot_be_loaded_are_named_with_those_that_are_not_loaded",
+        ),
+    ),
+    Bug(
+        name="a file in a folder that cannot be listed is called gone",
+        file="onceload/explanation.py",
+        correct="    return own, own or of_folder\n",
+        wrong="    return own, own\n",
+        tests=("tests/loads/test_why.py::test_a_file_in_a_folder_that_cannot_be_listed_is_not_called_gone",),
+    ),
+    Bug(
         name="a fix loads whatever record has its id, file and sequence id now",
         file="spark_jobs/onceload_jobs/recover/retry.py",
         correct="        if fix is not None and fix.digest != record.digest:\n",

@@ -2,12 +2,13 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import ExitCode, OnceloadError
 from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.listing import Listing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,14 @@ class Note:
 
     def of_no_replacement(self) -> "Note":
         return replace(self, reason=f"{self.reason.removesuffix('.')}. Its loaded rows stay and are not replaced")
+
+
+def notes_of_refused(listing: Listing) -> Iterator[Note]:
+    """Files and folders that are not read. Their names may be unprintable, so they are quoted."""
+    yield from (Note(name=repr(name), reason=reason) for name, reason in listing.refused)
+    for name, fault in listing.misnamed:
+        yield Note(name=repr(name), reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
+    yield from (Note(name=repr(name), reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
 
 
 def code_of(notes: Iterable[Note], *, is_idle: bool = False) -> ExitCode:

@@ -15,7 +15,7 @@ from onceload_jobs.content.copies_in_progress import copies_under_way
 from onceload_jobs.files.addresses import shown
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.listing import Listed, Listing, list_files
-from onceload_jobs.files.notes import Note
+from onceload_jobs.files.notes import Note, notes_of_refused
 from onceload_jobs.formats.signatures import check_plain_text
 from onceload_jobs.pipeline.declared import Declared, Identity, NewerFile, Source, Write
 from onceload_jobs.plan.choice import EVERYTHING, Choice, chosen_of
@@ -150,11 +150,8 @@ def _is_by_content(declared: Declared) -> bool:
 
 
 def _notes_of_listing(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
-    """Notes about the listing itself. Its names may be unprintable, so they are quoted."""
-    yield from (Note(name=repr(name), reason=reason) for name, reason in listing.refused)
-    for name, fault in listing.misnamed:
-        yield Note(name=repr(name), reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
-    yield from (Note(name=repr(name), reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
+    """Notes about the listing itself."""
+    yield from notes_of_refused(listing)
     if choice.files and not listing.files:
         reason = (
             "no file of the source has this name. Names start below its root: see the names of new files in "

@@ -1,7 +1,6 @@
 """Compare files with the digests of their receipts, byte by byte."""
 
 from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import BinaryIO
@@ -15,11 +14,11 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.audit import CopyOfFile, FileReceipts, OpenSpans, files_up_to
 from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import SEQUENCE_END, Span, SpanSet
-from onceload_jobs.files.addresses import errors_naming
+from onceload_jobs.files.addresses import errors_naming, shown
 from onceload_jobs.files.compression import Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import Fingerprint
-from onceload_jobs.files.listing import Listed, list_files, url_of
-from onceload_jobs.files.notes import Note
+from onceload_jobs.files.listing import Listed, Listing, list_files, url_of
+from onceload_jobs.files.notes import Note, notes_of_refused
 from onceload_jobs.files.reading import look_at, open_stream
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Source
@@ -50,7 +49,10 @@ def compare_files(
         compared.compare_copies(file)
         named |= {file.name, *(copy.name for copy in file.copies)}
     named |= Rewound(declared, engine, findings, gaps, loaded=frozenset(named)).compare(owed)
-    for new in _new_files(declared, but=named):
+    listing = _listing_of(declared.source, findings)
+    for note in notes_of_refused(listing):
+        gaps.note_refused(note)
+    for new in _new_files(listing, but=named):
         gaps.note_new(new)
         named.add(new.name)
     gaps.note_dead_letters(but=named)
@@ -58,17 +60,21 @@ def compare_files(
     return compared
 
 
-def _new_files(declared: Declared, *, but: Container[str]) -> Iterator[Listed]:
-    """Files of the source with content but no receipt; a lost source shows as missing files."""
-    source = declared.source
-    with suppress(OnceloadError):
-        listing = list_files(source.path, root=source.root)
-        # A file with several names is loaded under one of them.
-        groups = [[each.name for each in group] for group in listing.names_of_one]
-        others = {name for names in groups if any(name in but for name in names) for name in names}
-        yield from (
-            listed for listed in listing.files if listed.size and listed.name not in but and listed.name not in others
-        )
+def _listing_of(source: Source, findings: Findings) -> Listing:
+    try:
+        return list_files(source.path, root=source.root)
+    except OnceloadError as error:
+        # The loaded files of a lost source are missing.
+        findings.notes.append(Note.of(shown(source.path), error))
+        return Listing(())
+
+
+def _new_files(listing: Listing, *, but: Container[str]) -> Iterator[Listed]:
+    """Files of the source with content but no receipt."""
+    # A file with several names is loaded under one of them.
+    groups = [[each.name for each in group] for group in listing.names_of_one]
+    others = {name for names in groups if any(name in but for name in names) for name in names}
+    return (listed for listed in listing.files if listed.size and listed.name not in but and listed.name not in others)
 
 
 class ComparedFiles:

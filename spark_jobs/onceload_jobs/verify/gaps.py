@@ -63,6 +63,11 @@ class Gaps:
         """Note a file of which nothing is loaded."""
         self._note(file.name, f"nothing of it is loaded yet ({file.size:,} bytes){self._delivery_of(file.name)}")
 
+    def note_refused(self, note: Note) -> None:
+        """Note a file or a folder that no load reads as it is."""
+        reason = f"it could not be read, so nothing new of it was compared: {note.reason}"
+        self._note(note.name, reason if note.is_unreadable else note.reason)
+
     def note_owed(self, owed: Owed) -> None:
         """Note a file of which nothing is loaded any more."""
         then = self._delivery_of(owed.producer) or "; the next load reads it again"
