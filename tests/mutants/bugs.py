@@ -1445,6 +1445,13 @@ BOARD_BUGS = (
         tests=(f"{OF_FOOTERS}::test_a_schema_of_more_levels_than_arrow_reads_is_not_called_damaged",),
     ),
     Bug(
+        name="two quotes in a value without quotes are loaded as one",
+        file="spark_jobs/onceload_jobs/formats/csv/dialect.py",
+        correct=" if quote else _NEVER, _NEVER\n",
+        wrong=' if quote else _NEVER, f"{quote}({quote})" if quote else _NEVER\n',
+        tests=(f"{OF_SOURCES}/test_csv.py::test_a_malformed_record_is_bad_alone",),
+    ),
+    Bug(
         name="files of a delivery that killed its worker are committed together",
         file="spark_jobs/onceload_jobs/work/load_delivery.py",
         correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"

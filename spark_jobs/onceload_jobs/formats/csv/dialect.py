@@ -246,39 +246,42 @@ _NEVER = "(?!)()"
 
 
 @cache
-def _patterns(options: CsvOptions) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Patterns for quoted text, unquoted text and escaped characters."""
+def _patterns(options: CsvOptions) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Patterns for quoted text and unquoted text, and for escaped characters inside each."""
     quote, delimiter = re.escape(options.quote), re.escape(options.delimiter)
     if Dialect.of(options).doubles:
         inside, outside = (rf"(?:[^{quote}]|{quote}{quote})*+" if quote else "", rf"[^{delimiter}]*+")
-        special = f"{quote}({quote})" if quote else _NEVER
+        # Outside of quotes, two quotes are two stray ones.
+        in_quoted, in_bare = f"{quote}({quote})" if quote else _NEVER, _NEVER
     else:
         escape = re.escape(options.escape or "")
         inside, outside = (rf"(?:[^{each}{escape}]|{escape}.)*+" for each in (quote, delimiter))
-        special = f"{escape}(.)"
+        in_quoted = in_bare = f"{escape}(.)"
     return (
         re.compile(f"{quote}({inside}){quote}", re.DOTALL),
         re.compile(outside, re.DOTALL),
-        re.compile(special, re.DOTALL),
+        re.compile(in_quoted, re.DOTALL),
+        re.compile(in_bare, re.DOTALL),
     )
 
 
 def split_record(text: str, options: CsvOptions) -> list[str | None]:
     """Split a record into its values."""
-    quoted, bare, special = _patterns(options)
+    quoted, bare, in_quoted, in_bare = _patterns(options)
     values, at = list[str | None](), 0
     while True:
         is_quoted = bool(options.quote) and text.startswith(options.quote, at)
-        found = (quoted if is_quoted else bare).match(text, at)
+        pattern, escaped = (quoted, in_quoted) if is_quoted else (bare, in_bare)
+        found = pattern.match(text, at)
         if found is None:
             raise RecordRefused(f"the quote at character {at} is never closed")
         written = found[1] if is_quoted else found[0]
-        if not is_quoted and options.quote and options.quote in special.sub("", written):
+        if not is_quoted and options.quote and options.quote in escaped.sub("", written):
             raise RecordRefused(f"a stray quote in the value at character {at}")
         at = found.end()
         if not text.startswith(options.delimiter, at) and at != len(text):
             raise RecordRefused(f"the value continues after its end, at character {at}")
-        values.append(None if not is_quoted and written == options.null else special.sub(r"\1", written))
+        values.append(None if not is_quoted and written == options.null else escaped.sub(r"\1", written))
         if at == len(text):
             return values
         at += 1
