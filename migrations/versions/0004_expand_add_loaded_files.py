@@ -1,13 +1,13 @@
 """The files that are loaded into a table, each with the pipeline that loaded it.
 
-It only adds. Files that are loaded already are added too, below the folder of the version in force. A relative folder
-is resolved from the folder where this runs. Loads wait meanwhile. Processes of the previous release run on it, but they
-do not add the files that they load. The next load of the pipeline by this release does, and corrects relative folders.
+It only adds. Files that are loaded already are added too, below the folder of the version in force. Where a relative
+folder is, only a load knows: its files are added by the next one, and until then a plan compares the texts of paths.
+Loads wait meanwhile. Processes of the previous release run on it, but they do not add the files that they load. The
+next load of the pipeline by this release does.
 """
 
 import os
 import re
-from pathlib import Path
 
 from alembic import op
 from sqlalchemy import text
@@ -68,8 +68,9 @@ def upgrade() -> None:
             root = _root_of(found.path)
         # Without its table, no rows could be loaded a second time.
         table_id = connection.execute(KEEP_TABLE, {"target": found.target}).scalar()
-        if root and table_id is not None:
-            binds = {"pipeline_id": found.pipeline_id, "table_id": table_id, "folder": _address_of(root)}
+        folder = _address_of(root) if root else None
+        if folder is not None and table_id is not None:
+            binds = {"pipeline_id": found.pipeline_id, "table_id": table_id, "folder": folder}
             connection.execute(ADD_FILES, binds)
 
 
@@ -81,10 +82,10 @@ def _root_of(path: str) -> str:
     return scheme + (folder or ("" if scheme else "."))
 
 
-def _address_of(root: str) -> str:
+def _address_of(root: str) -> str | None:
     scheme, path = _split(root)
     if scheme in ("", "file://", "local://", "file:", "local:"):
-        return os.path.realpath(Path(path or ".").expanduser()).rstrip("/") + "/"
+        return os.path.realpath(path).rstrip("/") + "/" if path.startswith("/") else None
     stores = {"s3a://": "s3://", "gcs://": "gs://", "abfss://": "abfs://"}
     return f"{stores.get(scheme, scheme)}{os.path.normpath(path)}/"
 

@@ -47,7 +47,9 @@ def upgraded(empty_dsn, tmp_path, monkeypatch):
             texts = {"terms": json.dumps(pipeline.declaration.terms), "rest": json.dumps(pipeline.declaration.rest)}
             connection.execute(DECLARATION, {"id": made, **texts})
             connection.execute(PRODUCERS, {"id": made})
-        schema.upgrade(engine)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.chdir("/")
+            schema.upgrade(engine)
         return engine
 
     yield upgrade
@@ -84,6 +86,8 @@ def test_files_that_were_loaded_before_belong_to_their_pipeline(upgraded, tmp_pa
     ledger = PostgresLedger(engine)
     with pytest.raises(LoadedByAnother, match=r"a\.jsonl and another file"):
         ledger.refuse_files_of_others(other, ["a.jsonl", "b.jsonl", "empty.jsonl", "device=1", "new.jsonl"])
+    # Files of other names are free.
+    ledger.refuse_files_of_others(other, ["empty.jsonl", "device=1", "new.jsonl"])
     # Its own load has nothing against them, and adds what the release before has loaded meanwhile.
     with engine.begin() as connection:
         connection.execute(text("UPDATE onceload.producer SET consumed = '{[0,5)}' WHERE name = 'empty.jsonl'"))
@@ -91,3 +95,28 @@ def test_files_that_were_loaded_before_belong_to_their_pipeline(upgraded, tmp_pa
     ledger.refuse_files_of_others(pipeline_with_declaration(declared), ["a.jsonl"])
     with pytest.raises(LoadedByAnother, match=r"empty\.jsonl"):
         ledger.refuse_files_of_others(other, ["empty.jsonl"])
+
+
+@pytest.mark.parametrize("identity", Identity)
+def test_files_of_an_absolute_path_are_found_however_it_is_spelt(upgraded, tmp_path, identity):
+    declared = declared_for(tmp_path)
+    paths = [f"{tmp_path}/in/*.jsonl", f"{tmp_path}/./in/../in/a*.jsonl"]
+    first, second = (replace(declared, source=replace(declared.source, path=each, identity=identity)) for each in paths)
+
+    ledger = PostgresLedger(upgraded(first))
+
+    other = pipeline_with_declaration(replace(second, pipeline=replace(second.pipeline, name="other")))
+    with pytest.raises(LoadedByAnother, match=r"in/a\.jsonl into"):
+        ledger.refuse_files_of_others(other, ["a.jsonl"])
+
+
+def test_a_relative_folder_is_not_that_of_the_upgrade(upgraded, tmp_path):
+    """Another pipeline may load files of the same names from there."""
+    declared = declared_for(tmp_path)
+    relative = replace(declared, source=replace(declared.source, path="in/*.jsonl"))
+
+    ledger = PostgresLedger(upgraded(relative))
+
+    other = replace(declared, source=replace(declared.source, path="/in/*.jsonl"))
+    there = pipeline_with_declaration(replace(other, pipeline=replace(other.pipeline, name="other")))
+    ledger.refuse_files_of_others(there, ["a.jsonl"])

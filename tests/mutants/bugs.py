@@ -4267,6 +4267,20 @@ BUGS = (
         file="migrations/versions/0004_expand_add_loaded_files.py",
         correct="            connection.execute(ADD_FILES, binds)\n",
         wrong="",
+        tests=("tests/migrations/test_loaded_files.py::test_files_of_an_absolute_path_are_found_however_it_is_spelt",),
+    ),
+    Bug(
+        name="a relative folder is that of the upgrade",
+        file="migrations/versions/0004_expand_add_loaded_files.py",
+        correct='.rstrip("/") + "/" if path.startswith("/") else None\n',
+        wrong='.rstrip("/") + "/"\n',
+        tests=("tests/migrations/test_loaded_files.py::test_a_relative_folder_is_not_that_of_the_upgrade",),
+    ),
+    Bug(
+        name="files below a folder that an upgrade cannot know belong to no pipeline",
+        file=LOADED_FILES_SQL,
+        correct="ELSE declaration.rest ->> 'source.path' = :path OR declaration.terms ->> 'source.root' = :root END",
+        wrong="ELSE false END",
         tests=("tests/migrations/test_loaded_files.py::test_files_that_were_loaded_before_belong_to_their_pipeline",),
     ),
     Bug(

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from onceload_core.declaration import (
     IDENTITY,
+    PATH,
     ROOT,
     TARGET,
     Declaration,
@@ -35,6 +36,9 @@ class _Where:
     target: str
     folder: str
     is_by_content: bool
+    #: The texts of the path and of its folder, if they are known.
+    path: str | None = None
+    root: str | None = None
 
 
 def own(connection: Connection, taken: Record, pipeline: str, files: Sequence[ProducerId]) -> None:
@@ -59,7 +63,13 @@ def refuse_files_of_others(connection: Connection, pipeline: Pipeline, names: Se
     terms = pipeline.declaration.terms
     if TARGET in terms and pipeline.folder is not None:
         is_by_content = terms.get(IDENTITY) == _CONTENT
-        where = _Where(target=terms[TARGET], folder=pipeline.folder, is_by_content=is_by_content)
+        where = _Where(
+            target=terms[TARGET],
+            folder=pipeline.folder,
+            is_by_content=is_by_content,
+            path=pipeline.declaration.rest.get(PATH),
+            root=terms.get(ROOT),
+        )
         _refuse(connection, pipeline.name, names, where)
 
 

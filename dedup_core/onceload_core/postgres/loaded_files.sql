@@ -38,14 +38,17 @@ UNION
 SELECT asked.name, pipeline.name, producer.name
   FROM onceload.pipeline
   JOIN onceload.declaration USING (pipeline_id, version)
-  JOIN unnest(CAST(:names AS text[])) AS asked (name) ON starts_with(:folder || asked.name, pipeline.folder)
+  JOIN unnest(CAST(:names AS text[])) AS asked (name)
+    ON CASE WHEN pipeline.folder IS NOT NULL THEN starts_with(:folder || asked.name, pipeline.folder)
+            -- Its folder is not known until it loads again. If the same text names both, they may be one.
+            ELSE declaration.rest ->> 'source.path' = :path OR declaration.terms ->> 'source.root' = :root END
   JOIN onceload.producer ON producer.pipeline_id = pipeline.pipeline_id
-       AND producer.name = substr(:folder || asked.name, length(pipeline.folder) + 1)
+       AND producer.name = coalesce(substr(:folder || asked.name, length(pipeline.folder) + 1), asked.name)
  WHERE pipeline.name <> :pipeline AND declaration.terms ->> 'target.table' = :target AND to_regclass(:target) IS NOT NULL
    AND producer.fingerprint IS NOT NULL AND (producer.copy_of IS NOT NULL OR NOT isempty(producer.consumed))
-   AND NOT EXISTS (
+   AND (pipeline.folder IS NULL OR NOT EXISTS (
        SELECT FROM onceload.loaded_file
-        WHERE loaded_file.pipeline_id = producer.pipeline_id AND loaded_file.name = producer.name)
+        WHERE loaded_file.pipeline_id = producer.pipeline_id AND loaded_file.name = producer.name))
  ORDER BY name;
 
 -- name: others_by_content
