@@ -116,6 +116,22 @@ def test_the_advice_on_a_rewritten_file_can_be_done(shell, tmp_path):
     assert replaces == (shell.run("load 'my events.yaml' --replace --only 'a b.jsonl'")[0] is not ExitCode.WRONG_USE)
 
 
+@pytest.mark.parametrize("name", ["[x].jsonl", "*.jsonl", "?.jsonl", "[!y].jsonl"])
+def test_the_command_that_reloads_a_file_replaces_no_other(shell, tmp_path, name):
+    (tmp_path / "my events.yaml").write_text(next(iter(KINDS.values())))
+    for file in ("x.jsonl", name):
+        (tmp_path / "landing" / file).write_text(GOOD + BAD)
+    shell.run("load 'my events.yaml'")
+    (tmp_path / "landing" / name).write_text(GOOD.replace("1", "9") * 3)
+    _, said = shell.run("load 'my events.yaml'")
+    (command,) = (each for each in commands_in(said) if "--replace" in each)
+
+    code, replaced = shell.run(command)
+
+    assert code is ExitCode.DONE
+    assert ": 3 loaded, " in replaced
+
+
 @pytest.mark.usefixtures("described_as")
 def test_the_advice_on_a_staged_batch_a_plan_and_a_rewind_can_be_done(shell, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text(GOOD)

@@ -4732,6 +4732,13 @@ BUGS = (
         tests=("tests/loads/test_why.py::test_a_file_in_a_folder_that_cannot_be_listed_is_not_called_gone",),
     ),
     Bug(
+        name="a printed command reloads all files that match the name of one",
+        file="dedup_core/onceload_core/commands.py",
+        correct="quote(escape(file))",
+        wrong="quote(file)",
+        tests=(f"{OF_ADVICE}::test_the_command_that_reloads_a_file_replaces_no_other",),
+    ),
+    Bug(
         name="a fix loads whatever record has its id, file and sequence id now",
         file="spark_jobs/onceload_jobs/recover/retry.py",
         correct="        if fix is not None and fix.digest != record.digest:\n",

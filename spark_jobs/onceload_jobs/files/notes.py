@@ -1,11 +1,10 @@
 """Reports about files that are not loaded, or not completely."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onceload_core.commands import PIPELINE_FILE
+from onceload_core.commands import PIPELINE_FILE, only
 from onceload_core.errors import ExitCode, OnceloadError
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.listing import Listing
@@ -64,7 +63,7 @@ class Note:
     @classmethod
     def of_nothing_to_load(cls, name: str, found: str) -> "Note":
         """A rewritten file without a record to load: it may be cut off, or still empty, or an error page."""
-        ask = f"`onceload load {PIPELINE_FILE} --only {shlex.quote(name)} --replace --accept-differences`"
+        ask = f"`onceload load {PIPELINE_FILE} {only(name)} --replace --accept-differences`"
         what = f"Restore the file, or write it again. To delete its loaded rows instead, run {ask}"
         note = cls(name=name, reason=found, needs_a_person=True).of_no_replacement()
         return replace(note, reason=f"{note.reason}. {what}")
