@@ -233,7 +233,7 @@ def test_no_more_refused_rows_are_looked_for_than_the_limit_allows(loads, monkey
     assert len(copies) < 100
 
 
-def test_every_refused_row_is_kept_with_its_own_bytes(loads):
+def test_every_refused_row_is_kept_with_its_own_bytes_and_the_name_of_the_target(loads):
     make_target(
         loads,
         "CREATE TABLE target (id bigint CHECK (id % 2 = 0), amount numeric(12,2), note text,"
@@ -247,6 +247,8 @@ def test_every_refused_row_is_kept_with_its_own_bytes(loads):
     kept = loads.ask("SELECT raw FROM onceload.quarantine ORDER BY sequence_id")
     odd = [each.rstrip().encode() for number, each in enumerate(lines) if number % 2]
     assert [bytes(raw) for (raw,) in kept] == [*odd[:5], b"{bad", *odd[5:]]
+    refused = 'the server refused it: new row for relation "target" violates check constraint "target_id_check"'
+    assert reasons(loads).count(refused) == 10
 
 
 # What the target itself refuses.

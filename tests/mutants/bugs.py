@@ -2711,7 +2711,7 @@ FILE_BUGS = (
     ),
     Bug(
         name="a file that cannot be named needs no person",
-        file="spark_jobs/onceload_jobs/plan/plan.py",
+        file="spark_jobs/onceload_jobs/files/notes.py",
         correct='Nothing of it is loaded. Rename it", needs_a_person=True)',
         wrong='Nothing of it is loaded. Rename it")',
         tests=(f"{OF_NAMES}::test_a_name_that_the_ledger_cannot_keep_needs_a_person_at_each_load",),
@@ -4737,6 +4737,16 @@ BUGS = (
         correct="quote(escape(file))",
         wrong="quote(file)",
         tests=(f"{OF_ADVICE}::test_the_command_that_reloads_a_file_replaces_no_other",),
+    ),
+    Bug(
+        name="the reason of a refused row names the stage instead of the target",
+        file="spark_jobs/onceload_jobs/write/find_refused.py",
+        correct="    return first_line(error).replace(f'\"{written}\"', f'\"{target}\"')",
+        wrong="    return first_line(error)",
+        tests=(
+            "tests/loads/test_refused.py"
+            "::test_every_refused_row_is_kept_with_its_own_bytes_and_the_name_of_the_target[staged]",
+        ),
     ),
     Bug(
         name="a fix loads whatever record has its id, file and sequence id now",

@@ -31,7 +31,7 @@ def refused_or_raise(
         return refused
     if isinstance(cause, DBAPIError) and is_of_rows(cause):
         # No single row is refused: it is a rule about all of them.
-        raise RowsRefused(pipeline, writer.target, first_line(cause)) from cause
+        raise RowsRefused(pipeline, writer.target, reason_of(writer, cause)) from cause
     raise cause
 
 
@@ -64,13 +64,19 @@ def _offer(
             raise
         savepoint.rollback()
         if rows.num_rows == 1:
-            refused[first] = f"the server refused it: {first_line(error)}"
+            refused[first] = f"the server refused it: {reason_of(writer, error)}"
             return
         middle = rows.num_rows // 2
         _offer(connection, writer, rows.slice(0, middle), first, refused, at_most=at_most)
         _offer(connection, writer, rows.slice(middle), first + middle, refused, at_most=at_most)
     else:
         savepoint.commit()
+
+
+def reason_of(writer: Writer, error: DBAPIError) -> str:
+    """The reason of the server. It names the table that was written to, which may be a stage of the target."""
+    written, target = (table.split('"')[-2] for table in (writer.table, writer.target))
+    return first_line(error).replace(f'"{written}"', f'"{target}"')
 
 
 def is_of_rows(error: DBAPIError) -> bool:

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import DatabaseLost, RowsRefused, SettingRefused
-from onceload_core.postgres.connection import first_line, translated
+from onceload_core.postgres.connection import translated
 from onceload_jobs.batch.job import Job, engine_of
 from onceload_jobs.batch.pieces import StagedPiece, stage_proof
 from onceload_jobs.batch.stage import Stage
@@ -19,7 +19,7 @@ from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.read.checked_parts import ReadPart
 from onceload_jobs.read.new_content import NewContent, leave_out_consumed
 from onceload_jobs.work.load_delivery import note_ignored, pieces_of, records_of, without_refused_files
-from onceload_jobs.write.find_refused import is_of_rows
+from onceload_jobs.write.find_refused import is_of_rows, reason_of
 from onceload_jobs.write.patience import Patience, until_answered
 
 
@@ -72,7 +72,7 @@ def _stage_transformed(
     except DBAPIError as error:
         if not is_of_rows(error):
             raise
-        raise RowsRefused(job.declared.name, stage.target, first_line(error)) from error
+        raise RowsRefused(job.declared.name, stage.target, reason_of(stage.writer, error)) from error
 
 
 def _ping(job: Job, engine: Engine) -> None:
