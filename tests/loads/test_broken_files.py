@@ -120,6 +120,26 @@ def test_a_packed_last_line_without_newline_counts_once_the_file_is_sealed(loads
     assert loads.rows() == [1, 2]
 
 
+@pytest.mark.parametrize("left", [0.1, 0.9], ids=["in its header", "in its records"])
+@pytest.mark.parametrize("suffix", PACK)
+def test_a_packed_file_that_breaks_off_needs_a_person_once_it_is_sealed(loads, suffix, left):
+    csv_of(loads)
+    content = PACK[suffix](b"id,amount,note\n" + b"".join(b"%d,1.00,%x\n" % (n, n**9) for n in range(20_000)))
+    path = loads.write(f"a.csv.{suffix}", content[: int(left * 100) if left < 0.5 else int(left * len(content))])
+    sealed = replace(loads.declared.source, sealed_after_s=0)
+
+    being_written = loads.load()
+    first, again = loads.load(source=sealed), loads.load(source=sealed)
+
+    assert notes(being_written) == [(path.name, False)]
+    assert "as in a file that is still being written" in being_written.notes[0].reason
+    assert [notes(first), notes(again)] == [[(path.name, True)]] * 2
+    assert "its compressed data breaks off, but the file counts as complete" in again.notes[0].reason
+    path.write_bytes(content)
+    assert loads.load(source=sealed).notes == ()
+    assert loads.rows() == list(range(20_000))
+
+
 def test_a_packed_file_of_one_open_line_is_not_unpacked_again_to_know(loads):
     loads.write("a.jsonl.gz", gzip.compress(b'{"id": 1'))
 

@@ -1452,6 +1452,13 @@ BOARD_BUGS = (
         tests=(f"{OF_SOURCES}/test_csv.py::test_a_malformed_record_is_bad_alone",),
     ),
     Bug(
+        name="a sealed file that breaks off is still being written",
+        file="spark_jobs/onceload_jobs/read/checked_parts.py",
+        correct="error.in_sealed_file() if chunk.sealed else error",
+        wrong="error",
+        tests=(f"{OF_BROKEN_FILES}::test_a_packed_file_that_breaks_off_needs_a_person_once_it_is_sealed",),
+    ),
+    Bug(
         name="files of a delivery that killed its worker are committed together",
         file="spark_jobs/onceload_jobs/work/load_delivery.py",
         correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"

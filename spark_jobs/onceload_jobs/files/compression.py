@@ -51,6 +51,12 @@ class Incomplete(CallAgain):
             "file that is still being written. Load again when it is complete."
         )
 
+    def in_sealed_file(self) -> "Damaged":
+        """The same in a file that counts as complete: no later load finds more of it."""
+        return Damaged(
+            self.url, self.end, "its compressed data breaks off, but the file counts as complete: source.sealed"
+        )
+
 
 @dataclass(eq=False)
 class Damaged(NeedsAPerson):

@@ -13,7 +13,7 @@ from onceload_core.spans import SpanSet
 from onceload_jobs.content.copies import LoadedContents, holds_what_was_loaded
 from onceload_jobs.content.copies_in_progress import copies_under_way
 from onceload_jobs.files.addresses import shown
-from onceload_jobs.files.compression import is_compressed
+from onceload_jobs.files.compression import Incomplete, is_compressed
 from onceload_jobs.files.listing import Listed, Listing, list_files
 from onceload_jobs.files.notes import Note, notes_of_refused
 from onceload_jobs.formats.signatures import check_plain_text
@@ -226,15 +226,17 @@ class _FileChecker:
 
     def check(self, listed: Listed, known: KnownNames) -> Finding:
         """The new part of one file, why it cannot be read now, or None."""
+        sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
         try:
-            return self._check(listed, known.get(listed.name))
+            return self._check(listed, known.get(listed.name), sealed=sealed)
+        except Incomplete as error:
+            return Note.of(listed.name, error.in_sealed_file() if sealed else error)
         except OnceloadError as error:
             return Note.of(listed.name, error)
 
-    def _check(self, listed: Listed, known: KnownProducer | None) -> Finding:
+    def _check(self, listed: Listed, known: KnownProducer | None, *, sealed: bool) -> Finding:
         if (reason := _unusable(self.declared, listed)) is not None:
             return Note(name=listed.name, reason=reason, needs_a_person=True)
-        sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
         file_state = self._state_of(listed, known, sealed=sealed)
         if isinstance(file_state, Note):
             return file_state

@@ -155,7 +155,9 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
             if held:
                 yield _packed_part(chunk, *held)
             held = (part, seen.marks)
-    except (Incomplete, Damaged) as error:
+    except Incomplete as error:
+        broken = error.in_sealed_file() if chunk.sealed else error
+    except Damaged as error:
         broken = error
     now = _check_stored(chunk)
     left = open_end(chunk.url, source, rest, sealed=chunk.sealed) if rest.size else None
