@@ -1459,6 +1459,13 @@ BOARD_BUGS = (
         tests=(f"{OF_BROKEN_FILES}::test_a_packed_file_that_breaks_off_needs_a_person_once_it_is_sealed",),
     ),
     Bug(
+        name="a zstd file with a large window is called damaged",
+        file="spark_jobs/onceload_jobs/files/compression.py",
+        correct="WindowTooLarge if _TOO_LARGE in str(error) else Damaged",
+        wrong="Damaged",
+        tests=("tests/unit/files/test_streams.py::test_a_zstd_window_that_takes_too_much_memory_is_not_called_damage",),
+    ),
+    Bug(
         name="files of a delivery that killed its worker are committed together",
         file="spark_jobs/onceload_jobs/work/load_delivery.py",
         correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"

@@ -20,6 +20,10 @@ _UNPACKED_BYTES = 2**20
 
 #: Four bytes of zstd may expand to 128 KiB, so a larger step could expand without bound.
 _ZSTD_BYTES = 512
+#: As much as the command zstd takes by default.
+_ZSTD_WINDOW_MAX = 2**27
+#: How zstd says that a window is larger.
+_TOO_LARGE = "too much memory"
 
 
 class Compression(StrEnum):
@@ -69,6 +73,18 @@ class Damaged(NeedsAPerson):
         return (
             f"{shown(self.url)} is damaged after {self.end} unpacked bytes ({self.reason}). Only whole records before "
             "that are loaded. Replace the file with an intact copy."
+        )
+
+
+@dataclass(eq=False)
+class WindowTooLarge(Damaged):
+    """A part of a valid file that takes more memory to unpack than is allowed."""
+
+    def __str__(self) -> str:
+        return (
+            f"{shown(self.url)} cannot be unpacked after {self.end} unpacked bytes: it was written with a zstd window "
+            f"of more than {_ZSTD_WINDOW_MAX / 2**20:g} MiB, which would take too much memory. Only whole records "
+            "before that are loaded. Write the file again with a smaller one: `zstd -dc --long=31 OLD | zstd -o NEW`."
         )
 
 
@@ -142,7 +158,8 @@ class _Unpacked(io.RawIOBase):
         except _BreaksOff:
             raise Incomplete(self._url, self._end) from None
         except (zlib.error, zstandard.ZstdError) as error:
-            raise Damaged(self._url, self._end, str(error)) from error
+            what = WindowTooLarge if _TOO_LARGE in str(error) else Damaged
+            raise what(self._url, self._end, str(error)) from error
 
 
 def _gunzip(packed: BinaryIO) -> Iterator[bytes]:
@@ -167,7 +184,7 @@ def _gunzip(packed: BinaryIO) -> Iterator[bytes]:
 
 def _unzstd(packed: BinaryIO) -> Iterator[bytes]:
     """Unpack frame by frame."""
-    unpacker, frame = zstandard.ZstdDecompressor(), None
+    unpacker, frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX), None
     while block := packed.read(_PACKED_BYTES):
         for at in range(0, len(block), _ZSTD_BYTES):
             step = block[at : at + _ZSTD_BYTES]

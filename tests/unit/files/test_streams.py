@@ -147,6 +147,25 @@ def test_garbage_behind_a_whole_stream_is_damage_after_all_of_it(folder, suffix)
     assert failure.end == 400
 
 
+def with_window(content: bytes, log: int) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=True)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return packer.compress(content) + packer.flush()
+
+
+def test_a_zstd_window_that_takes_too_much_memory_is_not_called_damage(folder):
+    path = folder / "window.zst"
+    path.write_bytes(with_window(b"one\n", 27))
+    assert blocks_of(path) == (b"one\n", None)
+    path.write_bytes(with_window(b"one\n", 27) + with_window(b"two\n", 28))
+
+    content, failure = blocks_of(path)
+
+    assert content == b"one\n"
+    assert "cannot be unpacked after 4 unpacked bytes: it was written with a zstd window of more than" in str(failure)
+    assert "Write the file again with a smaller one" in str(failure)
+
+
 def test_zeros_that_pad_a_gzip_file_are_not_content(folder):
     path = folder / "padded.gz"
     path.write_bytes(gzip.compress(b"one\n") + bytes(200_000) + gzip.compress(b"two\n") + bytes(200_000))
