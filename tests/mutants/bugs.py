@@ -1466,6 +1466,13 @@ BOARD_BUGS = (
         tests=("tests/unit/files/test_streams.py::test_a_zstd_window_that_takes_too_much_memory_is_not_called_damage",),
     ),
     Bug(
+        name="a null that a transform makes is reported for a table of the stage",
+        file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
+        correct="    if sqlstate(error) != _NULL:\n",
+        wrong="    if error:\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_all_rows_of_a_business_id_that_the_query_makes_take_effect_once",),
+    ),
+    Bug(
         name="files of a delivery that killed its worker are committed together",
         file="spark_jobs/onceload_jobs/work/load_delivery.py",
         correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"

@@ -316,6 +316,11 @@ def _constraint(error: DBAPIError) -> str:
     return getattr(diagnostics, "constraint_name", None) or ""
 
 
+def column_of(error: DBAPIError) -> str:
+    """The column that an error is about."""
+    return getattr(getattr(error.orig, "diag", None), "column_name", None) or ""
+
+
 def first_line(error: Exception) -> str:
     """The server's message, without the statement and its values."""
     original = getattr(error, "orig", None) or error

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import CallAgain, SettingRefused
-from onceload_core.postgres.connection import first_line, sqlstate, statements, translated
+from onceload_core.postgres.connection import column_of, first_line, sqlstate, statements, translated
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.made_columns import writing_columns
 from onceload_jobs.batch.pieces import StagedPiece, check_kept, insert_piece, staged_pieces
@@ -30,6 +30,8 @@ SQL = statements("postgres_transform.sql", package=__package__)
 #: Besides rows: what a query cannot be, names, or has no right to read.
 _QUERY_REFUSED = (*ROW_REFUSED, "0A", "2F", "38", "39", "3F", "42", "55000", "HV")
 _EXPECTED = "one query of Postgres over the relation records, without a semicolon"
+#: A null in a column of the stage that must not have any.
+_NULL = "23502"
 #: A cursor of more than one query.
 _SEVERAL = "42P11"
 #: What Postgres calls a column without a name.
@@ -201,4 +203,11 @@ def _refusing_rows(job: Job) -> Iterator[None]:
     except DBAPIError as error:
         if not sqlstate(error).startswith(_QUERY_REFUSED):
             raise
-        raise TransformRefused(job.declared.name, first_line(error)) from error
+        raise TransformRefused(job.declared.name, _why_refused(error)) from error
+
+
+def _why_refused(error: DBAPIError) -> str:
+    """The server's message, but for one that names a table of the stage."""
+    if sqlstate(error) != _NULL:
+        return first_line(error)
+    return f"column {column_of(error)}: null, but declared not null or used by target.key, message_id or producer"
