@@ -199,6 +199,21 @@ def test_a_change_that_could_lose_values_is_refused(loads, before, after):
     assert (there(loads), loads.rows()) == (types, [1])
 
 
+@pytest.mark.parametrize("create", ["CREATE TYPE place AS ENUM ('Oslo', 'Rome')", "CREATE DOMAIN place AS text"])
+def test_a_column_of_a_type_that_loads_do_not_write_is_refused_with_what_can_be_done(loads, create):
+    execute(loads.admin_dsn, create)
+    execute(loads.admin_dsn, "CREATE TABLE target (id bigint, city place, _producer_id bigint, _sequence bigint)")
+    execute(loads.admin_dsn, "GRANT ALL ON target TO onceload_loader")
+    loads.declared = replace(loads.declared, columns=columns_of({"id": "bigint", "city": "text"}))
+    loads.write("a.jsonl", record(1))
+
+    with pytest.raises(SettingRefused, match="loads do not write columns of the type place") as refused:
+        loads.load()
+
+    execute(loads.admin_dsn, str(refused.value).split("`")[1])
+    assert loads.load().loaded == 1
+
+
 def test_a_role_that_does_not_own_the_table_gets_the_statement_to_run(loads):
     execute(loads.admin_dsn, "CREATE TABLE target (id bigint, amount numeric(12,2), note text)")
     execute(loads.admin_dsn, "ALTER TABLE target ADD _producer_id bigint, ADD _sequence bigint")

@@ -1473,6 +1473,16 @@ BOARD_BUGS = (
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_all_rows_of_a_business_id_that_the_query_makes_take_effect_once",),
     ),
     Bug(
+        name="a column of a type that loads do not write is refused as one that could lose values",
+        file="spark_jobs/onceload_jobs/write/differences.py",
+        correct='        parse_type(change.name, change.found or "")\n    except',
+        wrong="        pass\n    except",
+        tests=(
+            "tests/loads/test_new_columns.py::"
+            "test_a_column_of_a_type_that_loads_do_not_write_is_refused_with_what_can_be_done",
+        ),
+    ),
+    Bug(
         name="files of a delivery that killed its worker are committed together",
         file="spark_jobs/onceload_jobs/work/load_delivery.py",
         correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"

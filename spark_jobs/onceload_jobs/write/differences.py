@@ -111,20 +111,22 @@ def settled_by(table: str, changes: Sequence[Change]) -> str:
         else:
             hint = f", or set on_new_column: {OnNewColumn.ADD}, so that loads do it"
         advice.append(f"run `{alter_table(table, possible)}`{hint}")
-    advice += [
-        f"{_other_way(each)}: a change of {each.found} to {each.of_type} could lose values"
-        for each in changes
-        if each.cost is Cost.VALUES
-    ]
+    advice += [_other_way(table, each) for each in changes if each.cost is Cost.VALUES]
     return "; ".join(advice)
 
 
-def _other_way(change: Change) -> str:
+def _other_way(table: str, change: Change) -> str:
     try:
         parse_type(change.name, change.found or "")
     except SettingRefused:
-        return "give the column another name"
-    return f"declare {change.name} as {change.found}, or give the column another name"
+        return (
+            f"loads do not write columns of the type {change.found}: give the column another name, or run "
+            f"`{alter_table(table, [change])}` if {change.of_type} can hold its values"
+        )
+    return (
+        f"declare {change.name} as {change.found}, or give the column another name: a change of {change.found} to "
+        f"{change.of_type} could lose values"
+    )
 
 
 def types_of(columns: Sequence[Column], *, lineage: bool) -> dict[str, str]:
