@@ -653,7 +653,7 @@ RECOVERY_BUGS = (
     Bug(
         name="a snapshot is not compared with the ledger",
         file=SNAPSHOTS,
-        correct="                _refuse_unproven(connection, pipeline, found)\n",
+        correct="            _refuse_unproven(connection, pipeline, found)\n",
         wrong="",
         tests=(f"{OF_SNAPSHOTS}::test_no_snapshot_is_taken_of_damaged_states",),
     ),
@@ -4428,8 +4428,8 @@ BUGS = (
     Bug(
         name="a rewind does not say that files are gone",
         file="spark_jobs/onceload_jobs/recover/rewind.py",
-        correct="    return replace(found, lost=tuple(_lost(declared, engine, found))) if found.entries else found\n",
-        wrong="    return found\n",
+        correct="        return replace(found, lost=tuple(_lost(declared, engine, found)))\n",
+        wrong="        return found\n",
         tests=(f"{OF_REWOUND}::test_a_rewind_names_the_files_that_cannot_bring_their_rows_again",),
     ),
     Bug(
