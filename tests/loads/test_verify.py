@@ -196,7 +196,7 @@ def test_a_fifo_in_place_of_a_loaded_file_is_a_difference_that_nothing_waits_for
     (found,) = verified(loads, source=source, deep=True).differences
 
     assert found.kind is Kind.FILE_UNREADABLE
-    assert "it is not a regular file, so it is not loaded. Its loaded rows stay. Try again" in found.found
+    assert "it is not a regular file, so it is not loaded. Its loaded rows stay. Retry when" in found.found
 
 
 @pytest.mark.parametrize("name", FORMATS)

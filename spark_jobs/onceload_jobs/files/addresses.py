@@ -34,7 +34,7 @@ class Unreadable(CallAgain):
     reason: str
 
     def __str__(self) -> str:
-        return f"could not read {shown(self.url)}: {self.reason}. Its loaded rows stay. Try again when it can be read."
+        return f"could not read {shown(self.url)}: {self.reason}. Its loaded rows stay. Retry when it can be read."
 
 
 def local_path(url: str) -> str | None:
