@@ -519,6 +519,21 @@ def test_files_of_a_moved_folder_go_on_where_they_were_and_belong_to_their_pipel
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_files_of_a_moved_folder_that_its_pipeline_no_longer_reads_stay_its_own(loads):
+    for number in (1, 2):
+        loads.write(f"2025/0{number}.jsonl", lines(number))
+    load_now(loads, below(loads, "2025/*.jsonl"))
+    (loads.folder / "2025").rename(loads.folder / "2026")
+    source = {"path": f"{loads.folder}/2026/01*.jsonl", "moved_from": f"{loads.folder}/2025"}
+    load_now(loads, edited(loads, source=source))
+
+    with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded \S*/2026/02\.jsonl into"):
+        load_now(loads, renamed(below(loads, "2026/02*.jsonl")))
+
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
 @pytest.mark.parametrize("folder", ["2025", "2025/day", "."])
 def test_files_of_another_pipeline_below_a_moved_folder_stay_its_own(loads, folder):
     """It did not load since the move, so that only its files below the old folder are recorded."""

@@ -5136,4 +5136,11 @@ BUGS = (
         wrong='        "knows_all": ended.is_whole,\n',
         tests=(f"{OF_ATTEMPTS}::test_files_that_wait_are_remembered_while_the_source_has_none",),
     ),
+    Bug(
+        name="files that a pipeline no longer reads stay behind when its folder is moved",
+        file=LOADED_FILES_SQL,
+        correct=" WHERE table_id = ANY(CAST(:tables AS bigint[]))\n   AND starts_with",
+        wrong=" WHERE table_id = ANY(CAST(:tables AS bigint[])) AND pipeline_id <> :pipeline_id\n   AND starts_with",
+        tests=(f"{OF_LOADED_FILES}::test_files_of_a_moved_folder_that_its_pipeline_no_longer_reads_stay_its_own",),
+    ),
 )

@@ -112,7 +112,7 @@ def follow(
         if pipeline.moved_from is not None and found.folder is not None:
             _, tables = find_tables(connection, target)
             moved = {**binds, "tables": array(tables), "before": found.folder}
-            connection.execute(SQL["move_files_of_others"], moved)
+            connection.execute(SQL["move_files"], moved)
         connection.execute(SQL["set_folder"], binds)
     if before is not None and found.folder is None and not is_moved:
         _add_files(connection, found.pipeline_id, target)

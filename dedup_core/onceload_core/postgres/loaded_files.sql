@@ -1,7 +1,8 @@
 -- name: own_files
 -- The files of a commit become those of its pipeline, unless they are already. Returns the refused ones: those that
--- another pipeline has, or this one under another name, unless it knows files by their content. It waits for the commit of another pipeline that is under way, because their rows would have
--- the same key. The order of the addresses is the same for all, so that no two commits wait for each other.
+-- another pipeline has, or this one under another name, unless it knows files by their content. It waits for the commit
+-- of another pipeline that is under way, because their rows would have the same key. The order of the addresses is the
+-- same for all, so that no two commits wait for each other.
 WITH offered AS (
     SELECT DISTINCT name, sha256(convert_to(:folder || name, 'UTF8')) AS address
       FROM onceload.producer
@@ -101,13 +102,14 @@ SELECT DISTINCT table_id, sha256(convert_to(:folder || name, 'UTF8')), pipeline_
  ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
--- name: move_files_of_others
--- What other pipelines have loaded below a folder that was moved is below the new one now, also before they load there.
+-- name: move_files
+-- What was loaded below a folder that was moved is below the new one now, also before anything is read there: by this
+-- pipeline, which may read a part of it only, and by others.
 INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name, is_compared)
 SELECT table_id, sha256(convert_to(:folder || substr(pipeline.folder || loaded_file.name, length(:before) + 1), 'UTF8')),
        pipeline_id, loaded_file.name, false
   FROM onceload.loaded_file JOIN onceload.pipeline USING (pipeline_id)
- WHERE table_id = ANY(CAST(:tables AS bigint[])) AND pipeline_id <> :pipeline_id
+ WHERE table_id = ANY(CAST(:tables AS bigint[]))
    AND starts_with(pipeline.folder || loaded_file.name, :before)
    -- It may have been refused before it loaded anything there.
    AND loaded_file.address = sha256(convert_to(pipeline.folder || loaded_file.name, 'UTF8'))

@@ -237,8 +237,7 @@ _REWRITTEN = {
 _OTHER_FILE = (
     "it has the name of a file that was loaded before the folder was moved (source.moved_from), but {0}. Nothing of it "
     "is loaded, and the rows that were loaded under this name stay. If it is that file, restore its content. If it is "
-    "a new file, give it another name, or load it with a pipeline of another name whose source.path matches new files "
-    "only"
+    "a new file, give it another name"
 )
 _MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps from a damaged copy of it"
 _LOADED_TWICE = "A new generation would load them a second time, so nothing more of it is loaded"
