@@ -22,7 +22,7 @@ from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import DatabaseLost, ExitCode, OnceloadError
 from onceload_core.events import show_events
 from onceload_core.messages import whole_message
-from onceload_core.ports import refuse_other_encodings
+from onceload_core.pipeline import refuse_other_encodings
 
 Arguments = argparse.Namespace
 

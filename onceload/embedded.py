@@ -16,14 +16,11 @@ folder, and leave it to users of its own container to stop it.
 
 import errno
 import fcntl
-import hashlib
 import importlib.util
 import logging
 import os
 import shlex
 import shutil
-import socket
-import stat
 import subprocess
 import tempfile
 import time
@@ -39,6 +36,7 @@ import psutil
 from onceload import ownership
 from onceload.extras import how_to_install
 from onceload.server_account import Account, account_of, let_through
+from onceload.server_socket import PORT, SOCKETS, forget_socket, socket_folder, try_to_connect
 from onceload_core.errors import DatabaseUnreachable, SettingRefused
 
 PostgresVersion = Literal[16, 18]
@@ -47,15 +45,12 @@ log = logging.getLogger(__name__)
 
 #: Not onceload: the schema of a user's own name comes first in its search_path, so its tables would land in ours.
 _DATABASE_USER = "postgres"
-_PORT = "5432"  # Only a part of the socket's name; given in the address, so that PGPORT is ignored.
-_SOCKETS = "socket"
 _START_TIMEOUT_S = 60
-_SOCKET_PATH_BYTES_MAX = 107
 _FREE_BYTES_MIN = 32 * 1024 * 1024  # Two segments of its write-ahead log: with less, Postgres does not start.
 
 _SETTINGS = {
     "listen_addresses": "",
-    "port": _PORT,
+    "port": PORT,
     "unix_socket_permissions": "0700",
     "max_connections": "200",
     "timezone": "UTC",
@@ -163,12 +158,12 @@ class Server:
         return self._pid_file()[7:8] == ["ready"]
 
     def dsn(self) -> str:
-        return f"postgresql://{_DATABASE_USER}@:{_PORT}/postgres?host={quote(str(self.sockets()), safe='')}"
+        return f"postgresql://{_DATABASE_USER}@:{PORT}/postgres?host={quote(str(self.sockets()), safe='')}"
 
     def sockets(self) -> Path:
         # The process that started the server may have had another TMPDIR, and in its container another path to here.
         recorded = next(map(Path, self._pid_file()[4:5]), None)
-        return recorded if recorded and recorded.name != _SOCKETS else self.folder / _SOCKETS
+        return recorded if recorded and recorded.name != SOCKETS else self.folder / SOCKETS
 
     def _pid_file(self) -> list[str]:
         try:
@@ -218,16 +213,7 @@ def _find_lock(server: Server) -> BinaryIO | None:
 
 def _try_socket(server: Server) -> OSError | None:
     """Connect to a server whose process this namespace does not see; return why that fails."""
-    return None if server.postmaster() else _try_to_connect(server.sockets())
-
-
-def _try_to_connect(sockets: Path) -> OSError | None:
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(str(sockets / f".s.PGSQL.{_PORT}"))
-        except OSError as error:
-            return error
-    return None
+    return None if server.postmaster() else try_to_connect(server.sockets())
 
 
 def _make_data(server: Server) -> None:
@@ -272,9 +258,9 @@ def _start(server: Server, *, lock: BinaryIO) -> None:
         ownership.take(server.folder)
     except OSError as error:
         raise _not_writable(server.folder, error=error) from error
-    sockets = _socket_folder(server, account=account)
+    sockets = socket_folder(server.folder, data=server.data, account=account)
     server.forget_reused_pid()
-    _forget_socket(sockets)
+    forget_socket(sockets)
     quoted = str(sockets).replace('"', '""')
     settings = {**_SETTINGS, "unix_socket_directories": f'"{quoted}"'}
     # The data folder is an option of the server: pg_ctl itself would let a shell expand its name.
@@ -328,33 +314,6 @@ def _admitted(server: Server) -> Account:
     for path in (server.data, binaries(server.version)):
         let_through(path, account=account)
     return account
-
-
-def _socket_folder(server: Server, *, account: Account) -> Path:
-    folder = server.folder / _SOCKETS
-    # libpq treats a comma as the start of the next host.
-    if len(os.fsencode(folder / f".s.PGSQL.{_PORT}")) > _SOCKET_PATH_BYTES_MAX or "," in str(folder):
-        name = hashlib.sha256(os.fsencode(server.data)).hexdigest()[:16]
-        folder = Path(tempfile.gettempdir()).resolve() / f"onceload-{name}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    let_through(folder, account=account)
-    state = folder.lstat()
-    # The owner of this folder can pose as the database: another user must not plant it.
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid not in {os.geteuid(), account.uid} or state.st_mode & 0o077:
-        raise SettingRefused(
-            setting="the socket folder",
-            found=f"{folder}, which belongs to another user or is open to others",
-            expected="a private folder",
-        )
-    os.chown(folder, account.uid, account.gid)
-    return folder
-
-
-def _forget_socket(sockets: Path) -> None:
-    """Delete the lock of a socket, unless a server listens there: another process may have its process id by now."""
-    # In a folder that is named by the path, the server of a home that was renamed may still listen.
-    if isinstance(_try_to_connect(sockets), FileNotFoundError | ConnectionRefusedError):
-        (sockets / f".s.PGSQL.{_PORT}.lock").unlink(missing_ok=True)
 
 
 def _make_folder(folder: Path) -> None:

@@ -1,6 +1,9 @@
 """Messages about recoveries."""
 
+from shlex import quote
+
 from onceload.terminal import counted
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.postgres.recovery import Recovery
 from onceload_core.postgres.rewind import Rewind
 
@@ -41,6 +44,22 @@ def rewind_in_words(found: Rewind) -> str:
     if found.lost:
         of_these = "records of these files" if found.applied else "records of these files would be rolled back, and"
         lines.append(f"{of_these} cannot be loaded again: {_some(found.lost)}")
+    return "\n".join(lines)
+
+
+def after_rewind_in_words(found: Rewind, *, has_source: bool) -> str:
+    """What to do after a rewind that was applied."""
+    lines = [f"the ledger records this at position {found.position}"]
+    # The rows of retried records are not read from a source again.
+    if found.rows > found.held_again or found.quarantined:
+        lines.append(
+            f"run `onceload load {PIPELINE_FILE}` to load the records again"
+            if has_source
+            else "load these rows again from your program: until then, `load_rows` refuses later ids"
+        )
+    if found.held_again:
+        shown = f"`onceload quarantine list --pipeline {quote(found.pipeline)}`"
+        lines.append(f"{shown} shows the records that are in quarantine again")
     return "\n".join(lines)
 
 

@@ -50,6 +50,7 @@ OnceloadError
     ├── AuditFailed          staged rows fail a critical expectation
     ├── BatchIncomplete      a part of a batch could not be staged
     ├── Damaged              a compressed file cannot be decompressed
+    │   └── WindowTooLarge     the same, because it would take too much memory
     ├── FileRefused          a file does not match its format or the declared columns
     ├── LimitReached         producers_max or islands_max would be exceeded
     ├── NoGoodRow            every row from a program is bad
@@ -280,16 +281,6 @@ class DatabaseRefused(WrongUse):
 
 
 @dataclass(eq=False)
-class RightMissing(DatabaseRefused):
-    def __str__(self) -> str:
-        return (
-            f"the database refused access: {self.reason}. Nothing more was written. Check the user in ONCELOAD_DSN, or "
-            "grant it its role. For your own tables, grant it USAGE on their schema and the right on the table "
-            "(docs/how-to/roles.md)."
-        )
-
-
-@dataclass(eq=False)
 class SchemaRefused(WrongUse):
     expected: str
     found: str
@@ -313,21 +304,6 @@ class CommitOutcomeUnknown(AskTheLedger):
             f"pipeline {self.pipeline}, batch {self.batch}: the database did not answer COMMIT ({self.reason}). The "
             "commit took effect completely or not at all. Run the same command again: it asks the ledger first. In "
             "your own code, judge the same spans again before you write anything."
-        )
-
-
-@dataclass(eq=False)
-class ChangeOutcomeUnknown(AskTheLedger):
-    doing: str
-    reason: str
-    #: A command that shows the outcome.
-    see: str
-
-    def __str__(self) -> str:
-        return (
-            f"the database did not answer COMMIT while {self.doing}: {self.reason}. The change took effect completely "
-            f"or not at all. See `{self.see}`, or run the same command again: a change that took effect is not "
-            "repeated."
         )
 
 

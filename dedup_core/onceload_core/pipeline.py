@@ -1,5 +1,6 @@
 """A declared pipeline as a value: what the ledger needs to know about it."""
 
+import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -70,3 +71,11 @@ class Pipeline:
 def _between(setting: str, found: float, least: int, most: int) -> None:
     if not least <= found <= most:
         raise SettingRefused(setting, str(found), f"{least} to {most}")
+
+
+def refuse_other_encodings() -> None:
+    """Refuse a process that decodes the names of files otherwise than others: to it, each would be another file."""
+    found = sys.getfilesystemencoding()
+    if found != "utf-8":
+        expected = "UTF-8, by which files are known (set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8)"
+        raise SettingRefused("the encoding of file names in this process", found, expected)

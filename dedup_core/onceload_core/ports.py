@@ -3,7 +3,6 @@
 Every implementation must pass the suite in `tests/contract`.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -381,14 +380,6 @@ def check_name(what: str, name: str) -> None:
         raise SettingRefused(what, f"{name!r:.80}, which is not UTF-8", expected) from error
     if not 0 < size <= NAME_BYTES_MAX or "\x00" in name:
         raise SettingRefused(what, f"{name!r:.80} of {size} bytes", expected)
-
-
-def refuse_other_encodings() -> None:
-    """Refuse a process that decodes the names of files otherwise than others: to it, each would be another file."""
-    found = sys.getfilesystemencoding()
-    if found != "utf-8":
-        expected = "UTF-8, by which files are known (set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8)"
-        raise SettingRefused("the encoding of file names in this process", found, expected)
 
 
 def check_producers(names: Sequence[tuple[str, int]]) -> None:

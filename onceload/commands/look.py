@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from onceload.commands.arguments import Arguments, Commands, command, limit_option, read_declared, set_option
 from onceload.settings import Settings, database
 from onceload.terminal import show_csv, show_json, show_values, words
-from onceload_core.errors import ExitCode, RightMissing, SettingRefused, WrongUse
-from onceload_core.postgres.connection import RIGHT_MISSING, first_line, is_lost, sqlstate
+from onceload_core.errors import ExitCode, SettingRefused, WrongUse
+from onceload_core.postgres.connection import RIGHT_MISSING, RightMissing, first_line, is_lost, sqlstate
 
 if TYPE_CHECKING:
     from onceload.looking import Rows

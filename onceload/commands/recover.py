@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from onceload.commands.arguments import (
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from onceload_jobs.recover.rebuild import Comparison
 from onceload.databases import only_pipeline, open_database
 from onceload.pipeline import Pipeline
-from onceload.recoveries import rewind_in_words, state_in_words
+from onceload.recoveries import after_rewind_in_words, rewind_in_words, state_in_words
 
 Action = Literal["rewind", "rebuild"]
 
@@ -114,17 +113,7 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     if not found.entries:
         return ExitCode.DONE
     if found.applied:
-        words(f"the ledger records this at position {found.position}")
-        # The rows of retried records are not read from a source again.
-        if found.rows > found.held_again or found.quarantined:
-            words(
-                f"run `onceload load {PIPELINE_FILE}` to load the records again"
-                if has_source(pipeline.declared)
-                else "load these rows again from your program: until then, `load_rows` refuses later ids"
-            )
-        if found.held_again:
-            shown = f"`onceload quarantine list --pipeline {quote(pipeline.name)}`"
-            words(f"{shown} shows the records that are in quarantine again")
+        lines_of_words(after_rewind_in_words(found, has_source=has_source(pipeline.declared)))
     elif found.differing and not arguments.accept_differences:
         words(
             f"nothing was changed. Check with `onceload verify {PIPELINE_FILE}`; --accept-differences rewinds despite "

@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import text
 
 from onceload_core.errors import (
-    ChangeOutcomeUnknown,
     NotFound,
     PipelineBusy,
     SessionFenced,
@@ -19,6 +18,7 @@ from onceload_core.names import Batch, Position, SessionName
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state, snapshots
+from onceload_core.postgres.connection import ChangeOutcomeUnknown
 from onceload_core.replay import replay
 from onceload_core.spans import SpanSet
 from tests.waiting import PATIENCE_S

@@ -9,12 +9,13 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from sqlalchemy import Engine, text
 
-from onceload_core.errors import ChangeOutcomeUnknown, ExitCode
+from onceload_core.errors import ExitCode
 from onceload_core.names import Batch
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Claim
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from onceload_core.postgres.batches import KeptBatch, PostgresBatches, planner_of
+from onceload_core.postgres.connection import ChangeOutcomeUnknown
 from onceload_core.postgres.pausing import find_pause, pause, resume
 from onceload_core.spans import SpanSet
 from tests.fault.proxy import Fate, Proxy

@@ -10,7 +10,6 @@ from sqlalchemy import text
 
 from onceload.cli import main
 from onceload_core.errors import (
-    ChangeOutcomeUnknown,
     DatabaseLost,
     NotFound,
     PipelineBusy,
@@ -23,6 +22,7 @@ from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from onceload_core.postgres import rewind as core
+from onceload_core.postgres.connection import ChangeOutcomeUnknown
 from onceload_core.replay import Condition, Counts, replay
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order

@@ -468,10 +468,10 @@ ANSWER_BUGS = (
     Bug(
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
-        correct="            with at_once(self._engine, unknown, begun=begun) as connection:\n"
-        "                position = run(connection, commit, self._reached)\n",
+        correct="            with at_once(self._engine, partial(CommitOutcomeUnknown, pipeline, batch), begun=begun) as connection:"
+        "\n                position = run(connection, commit, self._reached)\n",
         wrong="            try:\n"
-        "                with at_once(self._engine, unknown) as connection:\n"
+        "                with at_once(self._engine, partial(CommitOutcomeUnknown, pipeline, batch)) as connection:\n"
         "                    position = run(connection, commit, self._reached)\n"
         "            except Exception as error:\n"
         "                if type(error).__name__ != 'CommitOutcomeUnknown':\n"
@@ -1399,8 +1399,8 @@ BOARD_BUGS = (
     Bug(
         name="rows of a transform in files are not counted for their files",
         file="spark_jobs/onceload_jobs/publish/made_rows.py",
-        correct="                rows_of[each.producer_id] += each.rows\n",
-        wrong="                pass\n",
+        correct="            rows_of[each.producer_id] += each.rows\n",
+        wrong="",
         tests=("tests/loads/test_spark.py::test_a_transform_that_keeps_records_keeps_their_lineage",),
     ),
     Bug(
@@ -1424,7 +1424,7 @@ BOARD_BUGS = (
         name="a file that kills its worker takes all of its delivery with it",
         file="spark_jobs/onceload_jobs/work/session.py",
         correct="            until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
-        wrong="            del chunk\n",
+        wrong="            reading(handed.work, chunk.name)\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-reading]",),
     ),
     Bug(
@@ -2234,14 +2234,14 @@ RECORD_BUGS = (
     Bug(
         name="a process id in the lock of a socket is not reused",
         file="onceload/embedded.py",
-        correct="    _forget_socket(sockets)\n",
+        correct="    forget_socket(sockets)\n",
         wrong="",
         tests=(f"{OF_EMBEDDED}::test_a_reused_process_id_is_not_taken_for_the_server",),
     ),
     Bug(
         name="a new home takes the socket of a server whose home was renamed",
-        file="onceload/embedded.py",
-        correct="    if isinstance(_try_to_connect(sockets), FileNotFoundError | ConnectionRefusedError):\n",
+        file="onceload/server_socket.py",
+        correct="    if isinstance(try_to_connect(sockets), FileNotFoundError | ConnectionRefusedError):\n",
         wrong="    if sockets:\n",
         tests=(f"{OF_EMBEDDED}::test_the_socket_of_a_server_whose_home_was_renamed_is_not_taken_from_it",),
     ),
@@ -4414,8 +4414,8 @@ BUGS = (
     Bug(
         name="a file that is gone after a rewind is not missed",
         file="spark_jobs/onceload_jobs/verify/rewound.py",
-        correct="            if reason := self._why_lost(each):",
-        wrong="            if (reason := self._why_lost(each)) and each.fingerprint is None:",
+        correct="            if reason := self._lost.why(each):",
+        wrong="            if (reason := self._lost.why(each)) and each.fingerprint is None:",
         tests=(f"{OF_REWOUND}::test_a_file_that_is_gone_after_a_rewind_is_a_difference",),
     ),
     Bug(
@@ -5009,7 +5009,7 @@ BUGS = (
     Bug(
         name="a load of one file forgets since when others have been waiting",
         file="dedup_core/onceload_core/postgres/attempts.sql",
-        correct="       AND (:is_whole OR EXISTS (",
+        correct="       AND (:knows_all OR EXISTS (",
         wrong="       AND (true OR EXISTS (",
         tests=(f"{OF_STATES}[a file that a failed load has left is late, and grows-staged]",),
     ),
@@ -5101,20 +5101,20 @@ BUGS = (
     ),
     Bug(
         name="a process that decodes names otherwise loads files again",
-        file="dedup_core/onceload_core/ports.py",
+        file="dedup_core/onceload_core/pipeline.py",
         correct='    if found != "utf-8":\n',
         wrong='    if found == "":\n',
         tests=("tests/loads/test_names.py::test_a_process_that_decodes_names_otherwise_is_refused",),
     ),
     Bug(
-        name="rows that a rewind deleted with their files are no state",
+        name="rows that a rewind deleted with their files are shown as fine",
         file="onceload/lag.py",
         correct="            lost=lost_files,\n",
         wrong="            lost=0,\n",
         tests=(f"{OF_STATES}[rows that a rewind deleted are gone with their file-staged]",),
     ),
     Bug(
-        name="rows that a rewind deleted and a program has not loaded again are no state",
+        name="rows that a program has not loaded again since a rewind are shown as fine",
         file="onceload/states.py",
         correct="    if of_programs := sum(",
         wrong="    if of_programs := 0 * sum(",

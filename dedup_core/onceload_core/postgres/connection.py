@@ -16,11 +16,9 @@ from sqlalchemy.exc import DBAPIError
 from onceload_core.errors import (
     AlreadyConsumed,
     AskTheLedger,
-    ChangeOutcomeUnknown,
     DatabaseLost,
     DatabaseRefused,
     PipelineBusy,
-    RightMissing,
     SettingRefused,
 )
 from onceload_core.postgres.refusal import Attempt
@@ -205,6 +203,16 @@ QUERY_CANCELED = "57014"
 RIGHT_MISSING = "42501"
 
 
+@dataclass(eq=False)
+class RightMissing(DatabaseRefused):
+    def __str__(self) -> str:
+        return (
+            f"the database refused access: {self.reason}. Nothing more was written. Check the user in ONCELOAD_DSN, or "
+            "grant it its role. For your own tables, grant it USAGE on their schema and the right on the table "
+            "(docs/how-to/roles.md)."
+        )
+
+
 @contextmanager
 def translated(*, pipeline: str, doing: str) -> Iterator[None]:
     """Translate database errors into errors that say what to do next."""
@@ -227,6 +235,21 @@ def transaction(engine: Engine, pipeline: str, *, doing: str) -> Iterator[Connec
     """A transaction that reads, or a step of a load, which is repeated safely: its errors say what was done."""
     with translated(pipeline=pipeline, doing=doing), engine.begin() as connection:
         yield connection
+
+
+@dataclass(eq=False)
+class ChangeOutcomeUnknown(AskTheLedger):
+    doing: str
+    reason: str
+    #: A command that shows the outcome.
+    see: str
+
+    def __str__(self) -> str:
+        return (
+            f"the database did not answer COMMIT while {self.doing}: {self.reason}. The change took effect completely "
+            f"or not at all. See `{self.see}`, or run the same command again: a change that took effect is not "
+            "repeated."
+        )
 
 
 @contextmanager

@@ -84,10 +84,9 @@ class PostgresLedger:
         begun: Connection | None = None,
     ) -> Position:
         """One transaction from BEGIN to COMMIT. If its outcome is unknown, raise CommitOutcomeUnknown."""
-        pipeline = commit.session.pipeline
-        unknown = partial(CommitOutcomeUnknown, pipeline, commit.batch)
+        pipeline, batch = commit.session.pipeline, commit.batch
         with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
-            with at_once(self._engine, unknown, begun=begun) as connection:
+            with at_once(self._engine, partial(CommitOutcomeUnknown, pipeline, batch), begun=begun) as connection:
                 position = run(connection, commit, self._reached)
             self._reached(CommitStep.COMMITTED)
         _log_commit(commit, position)

@@ -103,7 +103,7 @@ SELECT DISTINCT table_id, sha256(convert_to(:folder || name, 'UTF8')), pipeline_
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;
 
 -- name: move_files
--- What was loaded below a folder that was moved is below the new one now, also before anything is read there: by this
+-- Files that were loaded below a folder that was moved are below the new one now, also before they are read: by this
 -- pipeline, which may read a part of it only, and by others.
 INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name, is_compared)
 SELECT table_id, sha256(convert_to(:folder || substr(pipeline.folder || loaded_file.name, length(:before) + 1), 'UTF8')),

@@ -66,13 +66,8 @@ def recover_state(
     From a snapshot it is faster, but it trusts the snapshot.
     """
     doing, see = "recovering state", f"onceload recover state --pipeline {quote(pipeline)} --dry-run"
-    with (
-        translated(pipeline=pipeline, doing=doing),
-        recovering(engine, pipeline, doing=doing, see=see, dry_run=dry_run, on_progress=on_progress) as (
-            connection,
-            found,
-        ),
-    ):
+    with recovering(engine, pipeline, doing=doing, see=see, dry_run=dry_run, on_progress=on_progress) as begun:
+        connection, found = begun
         on_progress("replaying the ledger and comparing the states")
         recovery = _compare(connection, pipeline, found, snapshot_position)
         if dry_run or not recovery.is_different:
@@ -108,7 +103,8 @@ def recovering(
     A dry run reads one snapshot of the database and blocks no other session. Otherwise it runs alone, and if the
     outcome of its COMMIT is unknown, it raises ChangeOutcomeUnknown.
     """
-    with one_view(engine) if dry_run else change(engine, pipeline, doing=doing, see=see) as connection:
+    one = one_view(engine) if dry_run else change(engine, pipeline, doing=doing, see=see)
+    with translated(pipeline=pipeline, doing=doing), one as connection:
         use_memory(connection)
         if dry_run:
             yield connection, get_pipeline(connection, pipeline)

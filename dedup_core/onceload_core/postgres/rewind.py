@@ -18,7 +18,7 @@ from onceload_core.events import event
 from onceload_core.names import Position
 from onceload_core.postgres import loaded_files, recovery
 from onceload_core.postgres.commit import get_pipeline
-from onceload_core.postgres.connection import Record, statements, translated
+from onceload_core.postgres.connection import Record, statements
 from onceload_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states
 from onceload_core.postgres.recovery import ignore_progress, recovering
 
@@ -96,13 +96,8 @@ def rewind(
     If the pipeline is not at the expected position, because something has committed since, nothing is changed.
     """
     doing, see = "rewinding", f"onceload ledger --pipeline {quote(pipeline)}"
-    with (
-        translated(pipeline=pipeline, doing=doing),
-        recovering(engine, pipeline, doing=doing, see=see, dry_run=dry_run, on_progress=on_progress) as (
-            connection,
-            row,
-        ),
-    ):
+    with recovering(engine, pipeline, doing=doing, see=see, dry_run=dry_run, on_progress=on_progress) as begun:
+        connection, row = begun
         way = _way(connection, pipeline, row, to)
         if expected is not None and expected != way.position:
             raise _moved(way, expected)

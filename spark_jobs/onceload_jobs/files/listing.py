@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from onceload_core.errors import NotFound, SettingRefused
-from onceload_core.ports import NAME_BYTES_MAX, refuse_other_encodings
+from onceload_core.pipeline import refuse_other_encodings
+from onceload_core.ports import NAME_BYTES_MAX
 from onceload_jobs.files.addresses import (
     Unreadable,
     backend_of,

@@ -55,7 +55,7 @@ class Rewound:
 
 
 class Lost:
-    """Tells what of a pipeline's debt no load can load again, as its files are now."""
+    """Finds out what no load can load again, as the files are now."""
 
     def __init__(self, declared: Declared, engine: Engine) -> None:
         self._declared = declared
