@@ -1,32 +1,46 @@
-"""Stopping on Ctrl-C or SIGTERM."""
+"""Stopping on Ctrl-C, on SIGTERM, and on SIGHUP, which a terminal sends when it is closed."""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
+def _signals() -> list[signal.Signals]:
+    """Those that ask this process to stop; `nohup` ignores SIGHUP."""
+    return [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 @contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C: the command ends at once, and releases what it holds."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del frame
-        # A second SIGTERM must not interrupt the release.
-        signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt(number)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _handled(handler: Callable[[int, FrameType | None], None], signals: Iterable[signal.Signals]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP like Ctrl-C: the command ends at once, and releases what it holds."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        # A second one must not interrupt the release.
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt(number)
+
+    signals = _signals()
+    with _handled(interrupt, signals):
+        yield
 
 
 @contextmanager
 def asked_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM or Ctrl-C sets; a second signal ends the process at once."""
+    """An event that SIGTERM, SIGHUP or Ctrl-C sets; a second signal ends the process at once."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -35,9 +49,5 @@ def asked_to_stop() -> Iterator[threading.Event]:
             raise KeyboardInterrupt(number)
         stopped.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with _handled(stop, [*_signals(), signal.SIGINT]):
         yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 from onceload.commands.suggest import suggest, suggest_arguments
 from onceload.databases import open_database, ready_database
 from onceload.pipeline import Pipeline
-from onceload.stopping import interrupted_by_sigterm
+from onceload.stopping import interrupted_by_signals
 
 
 def add(commands: Commands) -> None:
@@ -125,7 +125,7 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
     run: Callable[..., Report] = pipeline.stage
     if publishes:
         run = partial(pipeline.load, accepts_differences=arguments.accept_differences)
-    with watching(pipeline.name, arguments) as on_progress, interrupted_by_sigterm():
+    with watching(pipeline.name, arguments) as on_progress, interrupted_by_signals():
         report = run(
             only=arguments.only,
             replaces=arguments.replace,

@@ -7,7 +7,7 @@ from onceload.commands.arguments import Arguments, Commands, command, positive
 from onceload.databases import open_database
 from onceload.extras import check_installed
 from onceload.settings import Settings
-from onceload.stopping import interrupted_by_sigterm
+from onceload.stopping import interrupted_by_signals
 from onceload_core.errors import ExitCode, SettingRefused
 
 
@@ -143,7 +143,7 @@ def run_demo(arguments: Arguments, settings: Settings) -> ExitCode:
     del arguments
     _refuse_another_database("onceload demo", settings)
     check_installed("airflow", needed_by="onceload demo")
-    with interrupted_by_sigterm():
+    with interrupted_by_signals():
         demo(settings.home)
     return ExitCode.DONE
 

@@ -117,7 +117,7 @@ def test_a_command_writes_how_it_ended_into_the_file_that_it_is_given(empty_dsn,
     assert [each.name for each in tmp_path.iterdir()] == ["outcome.json"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.usefixtures("heeded_ctrl_c")
 @pytest.mark.long
 def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp_path, number):

@@ -52,6 +52,20 @@ def test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_se
     assert verify(renamed(loads.declared), loads.engine, deep=True).differing == 0
 
 
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_verify_says_which_pipeline_has_loaded_the_files_that_it_calls_not_loaded(loads):
+    loads.write("a.jsonl", lines(1))
+    loads.write("b.jsonl", lines(2))
+    load_now(loads, below(loads, "a*.jsonl"))
+    load_now(loads, renamed(below(loads, "b*.jsonl")))
+
+    found = verify(below(loads, "*.jsonl"), loads.engine)
+
+    assert found.differing == 0
+    (note,) = (each for each in found.not_compared if "events2" in each.reason)
+    assert f"pipeline events2 has loaded {loads.folder}/b.jsonl into public.target" in note.reason
+
+
 def test_a_path_that_is_widened_over_the_files_of_another_pipeline_loads_none_of_them(loads):
     loads.write("a.jsonl", lines(1, 2))
     loads.write("b.jsonl", lines(3))

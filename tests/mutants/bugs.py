@@ -468,8 +468,8 @@ ANSWER_BUGS = (
     Bug(
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
-        correct="            with at_once(self._engine, partial(CommitOutcomeUnknown, pipeline, batch), begun=begun) as connection:"
-        "\n                position = run(connection, commit, self._reached)\n",
+        correct="            with at_once(self._engine, partial(CommitOutcomeUnknown, pipeline, batch), begun=begun) as"
+        " connection:\n                position = run(connection, commit, self._reached)\n",
         wrong="            try:\n"
         "                with at_once(self._engine, partial(CommitOutcomeUnknown, pipeline, batch)) as connection:\n"
         "                    position = run(connection, commit, self._reached)\n"
@@ -5142,5 +5142,21 @@ BUGS = (
         correct=" WHERE table_id = ANY(CAST(:tables AS bigint[]))\n   AND starts_with",
         wrong=" WHERE table_id = ANY(CAST(:tables AS bigint[])) AND pipeline_id <> :pipeline_id\n   AND starts_with",
         tests=(f"{OF_LOADED_FILES}::test_files_of_a_moved_folder_that_its_pipeline_no_longer_reads_stay_its_own",),
+    ),
+    Bug(
+        name="verify does not know that another pipeline has loaded what it calls not loaded",
+        file="spark_jobs/onceload_jobs/verify/files.py",
+        correct="        yield Note.of(shown(declared.source.path), error)\n",
+        wrong="        yield from ()\n",
+        tests=(f"{OF_LOADED_FILES}::test_verify_says_which_pipeline_has_loaded_the_files_that_it_calls_not_loaded",),
+    ),
+    Bug(
+        name="a load whose terminal is closed keeps what it holds",
+        file="onceload/stopping.py",
+        correct="in (signal.SIGTERM, signal.SIGHUP) if",
+        wrong="in (signal.SIGTERM,) if",
+        tests=(
+            "tests/loads/test_delivery_commands.py::test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing",
+        ),
     ),
 )

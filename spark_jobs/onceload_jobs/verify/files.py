@@ -8,6 +8,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from sqlalchemy import Engine
 
+from onceload_core.declaration import LoadedByAnother, LoadedUnderOtherName
 from onceload_core.errors import OnceloadError
 from onceload_core.names import Position, ProducerId
 from onceload_core.postgres import PostgresLedger
@@ -22,6 +23,7 @@ from onceload_jobs.files.notes import Note, notes_of_refused
 from onceload_jobs.files.reading import look_at, open_stream
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Source
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.read.digests import Digests, digests_in, digests_up_to, possible_digests
 from onceload_jobs.verify.findings import Difference, Findings, Kind
@@ -52,9 +54,13 @@ def compare_files(
     listing = _listing_of(declared.source, findings)
     for note in notes_of_refused(listing):
         gaps.note_refused(note)
-    for new in _new_files(listing, but=named):
-        gaps.note_new(new)
-        named.add(new.name)
+    new = list(_new_files(listing, but=named))
+    findings.notes += _notes_of_others(
+        declared, engine, [*(each.name for each in new), *(each.producer for each in owed)]
+    )
+    for each in new:
+        gaps.note_new(each)
+        named.add(each.name)
     gaps.note_dead_letters(but=named)
     gaps.note_rest()
     return compared
@@ -67,6 +73,14 @@ def _listing_of(source: Source, findings: Findings) -> Listing:
         # The loaded files of a lost source are missing.
         findings.notes.append(Note.of(shown(source.path), error))
         return Listing(())
+
+
+def _notes_of_others(declared: Declared, engine: Engine, names: Sequence[str]) -> Iterator[Note]:
+    """Why no load reads some of these files: another pipeline has loaded them, or this one under other names."""
+    try:
+        PostgresLedger(engine).refuse_files_of_others(pipeline_with_declaration(declared), names)
+    except (LoadedByAnother, LoadedUnderOtherName) as error:
+        yield Note.of(shown(declared.source.path), error)
 
 
 def _new_files(listing: Listing, *, but: Container[str]) -> Iterator[Listed]:
