@@ -55,9 +55,9 @@ SELECT CAST(coalesce(sum(pg_stat_get_xact_tuples_deleted(id)), 0) AS bigint) AS 
 SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0));
 
 -- name: is_known
--- Whether any pipeline has loaded into the table by its present or an earlier declaration: an earlier release records
--- no table.
-SELECT EXISTS (
+-- Whether any pipeline has loaded into the table by its present or an earlier declaration (an earlier release records no
+-- table), or whether this user, who may insert, has no right to look at the rows.
+SELECT NOT has_column_privilege(:table, '_producer_id', 'SELECT') OR EXISTS (
        SELECT FROM onceload.declaration JOIN onceload.pipeline USING (pipeline_id)
         WHERE declaration.terms ->> 'target.table' = :table AND pipeline.position > 0);
 
