@@ -6,17 +6,14 @@ if TYPE_CHECKING:
     # Arrow takes a while to import.
     from onceload_jobs.pipeline.declared import Declared, Source
 
-#: A path of no file: below a file, there is none.
-_NO_FILES = "/dev/null/rows of a program"
-
 
 def source_of_rows(pipeline: str) -> "Source":
     """Rows that are numbered and have types, as those of Parquet."""
-    from onceload_jobs.pipeline.declared import Format, Source
+    from onceload_jobs.pipeline.declared import NO_FILES, Format, Source
 
     # Two pipelines may load rows into one table. Two with the same path would load the same files into it.
-    return Source(path=_NO_FILES, pattern=f"(rows of a program, pipeline {pipeline})", format=Format.PARQUET)
+    return Source(path=NO_FILES, pattern=f"(rows of a program, pipeline {pipeline})", format=Format.PARQUET)
 
 
 def has_source(declared: "Declared") -> bool:
-    return declared.source.path != _NO_FILES
+    return not declared.source.is_of_program

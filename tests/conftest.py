@@ -145,3 +145,11 @@ def dsn(server_dsn: str, template: str) -> Iterator[str]:
     """The address of a database with our schema and nothing in it."""
     with temporary_database(server_dsn, template=template) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def heeded_hangup() -> Iterator[None]:
+    """What `nohup` starts ignores SIGHUP, and so would whatever a test starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -118,7 +118,7 @@ def test_a_command_writes_how_it_ended_into_the_file_that_it_is_given(empty_dsn,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.usefixtures("heeded_ctrl_c")
+@pytest.mark.usefixtures("heeded_hangup")
 @pytest.mark.long
 def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp_path, number):
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
@@ -146,14 +146,6 @@ def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp
             each.kill()
     assert code == 1
     assert "onceload: interrupted." in said.read_text()
-
-
-@pytest.fixture
-def heeded_ctrl_c():
-    """A shell starts what runs in the background with Ctrl-C ignored, and so would be whatever that starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def names_of(pid):

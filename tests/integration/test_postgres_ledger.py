@@ -23,7 +23,7 @@ from onceload_core.names import Batch, SessionName
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
 from onceload_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, connect
-from onceload_core.postgres.connection import in_batches
+from onceload_core.postgres.connection import ChangeOutcomeUnknown, in_batches
 from onceload_core.postgres.own_transaction import TransactionEnded
 from onceload_core.postgres.recovery import recover_state
 from onceload_core.postgres.upkeep import forget_messages
@@ -310,7 +310,7 @@ def test_an_upkeep_whose_commit_is_not_answered_has_an_unknown_outcome(engine, l
             " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION speak()"
         )
 
-    with pytest.raises(CommitOutcomeUnknown):
+    with pytest.raises(ChangeOutcomeUnknown):
         call(engine)
 
 

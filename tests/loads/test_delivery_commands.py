@@ -197,6 +197,7 @@ def test_a_time_without_its_unit_is_refused(call, file, given):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.usefixtures("heeded_hangup")
 def test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing(loads, file, number):
     write(loads)
     command = [sys.executable, "-m", "onceload", "consume", str(file), "--session", "one", "--follow", "--json"]

@@ -148,6 +148,10 @@ class FixedOptions:
         return max((place.end for place in self.places), default=0)
 
 
+#: The path of a pipeline whose rows a program gives: below a file, there is none.
+NO_FILES = "/dev/null/rows of a program"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     #: A pattern of any fsspec URL.
@@ -169,6 +173,11 @@ class Source:
     #: The size of one commit, or of one staged part. From 32 MiB on, the C library takes new memory for each.
     chunk_bytes: int = 24 * 2**20
     record_bytes_max: int = 64 * 2**20
+
+    @property
+    def is_of_program(self) -> bool:
+        """Whether there are no files, because a program gives the rows."""
+        return self.path == NO_FILES
 
     @property
     def is_whole(self) -> bool:

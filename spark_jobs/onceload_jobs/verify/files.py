@@ -67,6 +67,8 @@ def compare_files(
 
 
 def _listing_of(source: Source, findings: Findings) -> Listing:
+    if source.is_of_program:
+        return Listing(())
     try:
         return list_files(source.path, root=source.root)
     except OnceloadError as error:

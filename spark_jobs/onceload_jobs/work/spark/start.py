@@ -107,14 +107,14 @@ def _exit_code(error: Exception) -> int:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM while the JVM starts: otherwise PySpark would leave it running."""
+    """Delay Ctrl-C, SIGTERM and SIGHUP while the JVM starts: otherwise PySpark would leave it running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: came.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield
