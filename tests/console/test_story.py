@@ -93,6 +93,8 @@ def test_a_late_file_is_loaded(page, day):
     declare(day, "late")
     day.write("late/a.jsonl", '{"n": 1}\n')
     day.load("late")
+    # A file that was modified before that load counts from then on.
+    day.ask("UPDATE onceload.attempt SET looked_at = looked_at - interval '3 hours' WHERE pipeline = 'late'")
     day.write("late/b.jsonl", '{"n": 2}\n', age_s=7200)
     assert "late" in state(page, "late")
     assert "new files have been waiting for" in state(page, "late")
