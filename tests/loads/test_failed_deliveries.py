@@ -27,10 +27,10 @@ class Poison:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, first: int = 0) -> None:
         self.tries: list[str] = []
-        self.is_mended = False
+        self.is_fixed = False
 
         def read(chunk: Any, source: Any) -> Iterator[Any]:
-            if chunk.name in names and chunk.first <= first and not self.is_mended:
+            if chunk.name in names and chunk.first <= first and not self.is_fixed:
                 self.tries.append(chunk.name)
                 raise ValueError("poison")
             yield from read_parts(chunk, source)
@@ -57,7 +57,7 @@ def test_a_poison_chunk_is_tried_a_fixed_number_of_times_then_set_aside_and_load
     assert Board(loads).states() == ["dead"]
     # No load tries it again by itself.
     assert (loads.load().loaded, len(poison.tries)) == (0, 3)
-    poison.is_mended = True
+    poison.is_fixed = True
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
     redrive(loads.engine, "events", number, by="ann")
     loads.load()
@@ -80,7 +80,7 @@ def test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_c
     with pytest.raises(BatchIncomplete, match=r"failed 2 times, last with: ValueError: poison. Nothing was published"):
         loads.load()
     assert loads.rows() == []
-    poison.is_mended = True
+    poison.is_fixed = True
     loads.load()
 
     assert loads.rows() == numbers
@@ -91,7 +91,7 @@ def test_a_delivery_that_is_given_up_is_planned_again(loads, monkeypatch):
     numbers = write(loads)
     poison = Poison(monkeypatch, "1.jsonl")
     loads.load()
-    poison.is_mended = True
+    poison.is_fixed = True
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
 
     abandon(loads.engine, "events", number, by="ann")
@@ -141,7 +141,7 @@ def test_only_the_files_of_a_delivery_that_fail_are_set_aside(loads, monkeypatch
     assert {str(each.spans[0]["producer"]): each.failures[-1]["reason"] for each in described} == {
         "b.jsonl": "ValueError: poison", "c.jsonl": "RecursionError: too deep",
     }  # fmt: skip
-    poison.is_mended = True
+    poison.is_fixed = True
     monkeypatch.setattr(loading, "read_adding", read_adding)
     for number in numbers:
         redrive(loads.engine, "events", number, by="ann")

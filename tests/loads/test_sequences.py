@@ -201,8 +201,11 @@ class World:
         told, handed_out = self._told(asked), self._handed_out()
         offered = self.landing.offered()
         conflicted = self.model.conflicted(offered, told)
-        # A load that reads such a file to its end finds that it breaks off.
-        broken_off = {name for name, each in offered.items() if self.model.kind.sealed and not each.is_whole}
+        broken_off = {
+            name
+            for name, each in offered.items()
+            if self.model.kind.sealed and told.includes(name) and not each.is_whole
+        }
         effects = self.model.effects
         records, duplicates = effects.records.total(), effects.duplicates
         report = self._run(asked)
@@ -213,7 +216,7 @@ class World:
             assert (report.loaded + report.quarantined) == effects.records.total() - records
             # It also reports chunks of earlier loads that it could not read.
             needing = {note.name for note in report.notes if note.needs_a_person}
-            assert conflicted <= needing <= conflicted | handed_out | broken_off
+            assert conflicted | broken_off <= needing <= conflicted | broken_off | handed_out
             if self._publish(asked) is Publish.STAGED:
                 # What commits piece by piece counts what it reads twice as well.
                 assert report.duplicates == effects.duplicates - duplicates
