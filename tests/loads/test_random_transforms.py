@@ -105,7 +105,8 @@ def test_a_query_makes_the_rows_that_it_gives_over_all_records_of_a_batch(loads,
         else:
             filtered = 0 if rows else there
         assert (report.loaded, report.filtered) == (len(rows), filtered)
-    if batches:
+    # Empty files are nothing to load: no table is made.
+    if any(notes for files in batches for notes in files):
         found = [row[0] for row in loads.ask(f"SELECT value FROM made_{number}")]
         assert sorted(found, key=str) == sorted(expected, key=str)
         assert verify(made, loads.engine, deep=True).differing == 0
