@@ -119,7 +119,7 @@ class _Given:
         for field in schema:
             if (field.name in self.declared.column_names or is_added) and (extension := find_extension(field)):
                 found = f"the column {field.name!r} has the extension type {extension!r}"
-                raise self.refusal(found, "columns of plain types (astype(str) makes a column of pandas one of text)")
+                raise self.refusal(found, "columns of plain types (in pandas, make text of it with .astype(str))")
 
 
 _FORMS = (

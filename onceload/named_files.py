@@ -15,21 +15,22 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)")
 
 
 def named(file: Path, given: Sequence[str] = ()) -> str:
-    """A pipeline file as arguments of a command, with the values of its placeholders."""
-    return shlex.join([str(file), *(part for each in given for part in ("--set", each))])
+    """A pipeline file as arguments of a command, with the values of its placeholders, or words that stand for them."""
+    known = {each.partition("=")[0] for each in given}
+    lacking = (name for name in dict.fromkeys(_PLACEHOLDER.findall(_text_of(file))) if name not in known)
+    values = (*given, *(f"{name}=VALUE" for name in lacking))
+    return shlex.join([str(file), *(part for each in values for part in ("--set", each))])
 
 
 def with_file(text: str, file: Path) -> str:
     """A message whose commands name this pipeline file."""
-    return text.replace(PIPELINE_FILE, named(file))
+    return text.replace(PIPELINE_FILE, named(file)) if PIPELINE_FILE in text else text
 
 
 def named_by_pipeline(pipeline: str, *, folders: Iterable[Path] = FOLDERS) -> str:
     """The file of a pipeline, if one is found here; otherwise a word that stands for it."""
     found = [path for folder in folders for path in _files_in(folder) if _name_in(path) == pipeline]
-    if len(found) != 1:
-        return PIPELINE_FILE
-    return named(found[0], [f"{name}=VALUE" for name in dict.fromkeys(_PLACEHOLDER.findall(_text_of(found[0])))])
+    return named(found[0]) if len(found) == 1 else PIPELINE_FILE
 
 
 def _files_in(folder: Path) -> list[Path]:

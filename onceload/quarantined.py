@@ -49,10 +49,10 @@ def what_to_do(record: KeptRecord, ways: Ways) -> list[str]:
     discard = f"discard it: `onceload quarantine discard {pipeline} {named} --yes`"
     if record.is_replaced:
         return ["its whole file was loaded again after that, so it cannot be retried", discard]
-    again = f"or load its file again: {reload_command(record.file)}. Then discard it"
+    again = f"or load its file again: {reload_command(record.file)}. Then discard this record"
     if ways.against_retry is not None:
         refusal = f"it cannot be retried, because the pipeline declares {ways.against_retry}"
-        lines = [f"{refusal}. Instead, {ways.instead_of_retry()}. Then discard it"]
+        lines = [f"{refusal}. Instead, {ways.instead_of_retry()}. Then discard this record"]
     else:
         lines = [
             f"retry it:   `onceload quarantine retry {PIPELINE_FILE} {named}`",
@@ -70,7 +70,7 @@ def what_to_do_with(exported: str, ids: Sequence[QuarantineId], pipeline: str, w
     and_others = f", and the other {len(ids) - _IDS_SHOWN:,} in the same way" if len(ids) > _IDS_SHOWN else ""
     return (
         f"they cannot be retried, because the pipeline declares {ways.against_retry}. Instead, "
-        f"{ways.instead_of_retry()}. Then discard these with {discard}{and_others}"
+        f"{ways.instead_of_retry()}. Then discard these records with {discard}{and_others}"
     )
 
 

@@ -49,7 +49,7 @@ def rewind_in_words(found: Rewind) -> str:
 
 def after_rewind_in_words(found: Rewind, *, has_source: bool) -> str:
     """What to do after a rewind that was applied."""
-    lines = [f"the ledger records this at position {found.position}"]
+    lines = [f"the rewind is position {found.position} of the ledger"]
     # The rows of retried records are not read from a source again.
     if found.rows > found.held_again or found.quarantined:
         lines.append(

@@ -9,6 +9,7 @@ from shlex import quote
 from onceload.databases import open_database
 from onceload.pipeline import Pipeline
 from onceload.terminal import counted
+from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.names import Batch, Position
 from onceload_core.pause import Pause
@@ -125,7 +126,7 @@ def _files(plan: Plan, engine_now: Engine) -> Iterator[str]:
     for file in plan.to_read[:_FILES_MAX]:
         yield f"{file.listed.name}: {counted(file.bytes, 'byte')} to read ({file.why})"
     if (left := len(plan.to_read) - _FILES_MAX) > 0:
-        yield f"and {counted(left, 'more file')}; `onceload plan` lists all"
+        yield f"and {counted(left, 'more file')}; `onceload plan {PIPELINE_FILE}` lists all of them"
     if plan.to_read:
         yield f"engine {engine_now}"
 

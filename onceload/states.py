@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import Engine
 
 from onceload.lag import Behind, Described, Lag, Unknown
+from onceload.named_files import named
 from onceload.terminal import counted, time_in_words
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.postgres.attempts import look_attempts
@@ -78,7 +80,7 @@ class Found:
     @property
     def file(self) -> str:
         """The pipeline file, for commands."""
-        return str(self.described.path) if self.described else PIPELINE_FILE
+        return named(self.described.path) if self.described else PIPELINE_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +157,12 @@ def _well(found: Found) -> tuple[State, str]:
     if found.row.sessions_alive:
         return State.LOADING, _of_sessions(found.row)
     if found.lag is not None and found.lag.files:
-        due = "not due yet" if found.declared and found.declared.schedule else "to be loaded by hand"
-        return State.FINE, f"{counted(found.lag.files, 'new file')}, {due}"
+        is_scheduled = found.declared is not None and found.declared.schedule is not None
+        them = "it" if found.lag.files == 1 else "them"
+        then = f"the next scheduled run loads {them}" if is_scheduled else f"no schedule, so start a load of {them}"
+        return State.FINE, f"{counted(found.lag.files, 'new file')}; {then}"
     if found.lag is None:
-        return State.FINE, "no known problem; new files not counted"
+        return State.FINE, "no known problem; new files were not counted"
     # Loads that move files away leave an empty source.
     return State.FINE, "all files are loaded" if found.lag.has_files else "no file matches the path of the source"
 
@@ -221,7 +225,7 @@ def _late(found: Found, *, now: datetime) -> Iterator[Cause]:
     elif listed_at is not None and listed_at < limit and found.declared.schedule != ON_ARRIVAL:
         # A file that grows has always just been modified.
         age = time_in_words(now.timestamp() - listed_at)
-        reason = f"new files wait, and no load has looked for them for {age}"
+        reason = f"new files wait, and no load has listed the source for {age}"
         yield Cause(state=State.LATE, reason=reason, next=what_now)
 
 
@@ -246,21 +250,23 @@ def _is_loading(row: Record | None) -> bool:
 
 
 def _wrong_in_database(found: Found, row: Record) -> Iterator[Cause]:
+    name = quote(row.name)
     if of_programs := sum(each.is_of_program for each in found.owed):
-        reason = f"a rewind deleted rows of {counted(of_programs, 'producer')}, which its program has not loaded again"
+        rows = f"rows of {counted(of_programs, 'producer')}"
+        reason = f"a rewind deleted {rows}, which its program has not loaded again"
         yield Cause(state=State.NEEDS_A_PERSON, reason=reason, next=f"run `onceload verify {found.file}`")
     if row.paused_at is not None:
         reason = f"by {row.paused_by} since {row.paused_at:%Y-%m-%d %H:%M}Z: {row.pause_reason}"
-        yield Cause(state=State.PAUSED, reason=reason, next=f"run `onceload resume {row.name}`")
+        yield Cause(state=State.PAUSED, reason=reason, next=f"run `onceload resume {name}` when it may load again")
     if row.dead:
-        what_now = f"run `onceload deliveries list --pipeline {row.name} --state dead`"
+        what_now = f"run `onceload deliveries list --pipeline {name} --state dead`"
         yield Cause(state=State.NEEDS_A_PERSON, reason=f"{counted(row.dead, 'dead letter')}", next=what_now)
     if row.audit_passed is False:
-        what_now = f"run `onceload audits --pipeline {row.name}`"
+        what_now = f"run `onceload audits --pipeline {name}`"
         yield Cause(state=State.NEEDS_A_PERSON, reason="the last audit failed", next=what_now)
     age_s = row.oldest_work_age_s
     if age_s is not None and age_s > _STUCK_AFTER_S and not row.sessions_alive:
-        reason = f"{time_in_words(float(age_s))} without progress: no session is working on it"
+        reason = f"open deliveries made no progress for {time_in_words(float(age_s))}, and no session works on them"
         yield Cause(state=State.STUCK, reason=reason, next=f"run `onceload load {found.file}`")
     yield from _too_many_quarantined(found, row)
 
@@ -272,8 +278,8 @@ def _too_many_quarantined(found: Found, row: Record) -> Iterator[Cause]:
     if limit.is_passed(quarantined=held, records=records):
         share = f"{held / max(held, records):.1%} of the records in the same commits"
         bound = f"{limit.records:,}" if limit.share is None else f"{limit.share * 100:.4g}%"
-        reason = f"{counted(held, 'record')} in quarantine, {share} (bound: {bound})"
-        what_now = f"run `onceload quarantine list --pipeline {row.name}`"
+        reason = f"{counted(held, 'record')} in quarantine, {share} (limit: {bound})"
+        what_now = f"run `onceload quarantine list --pipeline {quote(row.name)}`"
         yield Cause(state=State.QUARANTINE, reason=reason, next=what_now)
 
 

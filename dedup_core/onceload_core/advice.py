@@ -26,6 +26,8 @@ class Ways:
     has_source: bool
     #: Whether a later file may bring a record with an earlier id.
     takes_late_records: bool
+    #: Whether a record takes the place of an earlier one of its key.
+    is_merge: bool
 
     @classmethod
     def of(cls, declaration: Declaration) -> Self:
@@ -40,7 +42,7 @@ class Ways:
             ("transform", bool(rest.get("transform"))),
             # After a delete or a write without lineage, the target has nothing to compare a late record with.
             ("target.deleted", bool(target and target["deleted"] != "None")),
-            ("merge without target.lineage", is_merge and not lineage),
+            ("target.lineage: false with write: merge", is_merge and not lineage),
         )
         is_of_files = has_source and not terms.get(PRODUCER) and not terms.get(MESSAGE_ID)
         return cls(
@@ -54,6 +56,7 @@ class Ways:
             and rest.get("delivery.mode") != "ordered",
             has_source=has_source,
             takes_late_records=terms.get(ORDER) != "ordered",
+            is_merge=is_merge,
         )
 
     def instead_of_retry(self) -> str:
@@ -63,4 +66,7 @@ class Ways:
                 "load such records with a separate pipeline file that declares order: any, because this pipeline "
                 "counts their ids as duplicates"
             )
-        return "write the fixed records into a new file below source.path, and load it"
+        which = "the fixed records whose key no later record has" if self.is_merge else "the fixed records"
+        if not self.has_source:
+            return f"load {which} again from your program, under the name of a new producer"
+        return f"write {which} into a new file below source.path, and load that file"

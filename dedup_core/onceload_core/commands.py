@@ -18,4 +18,4 @@ def reload_command(file: str) -> str:
 
 def only(file: str) -> str:
     """The option for this file alone: it takes patterns, and a name may look like one."""
-    return f"--only {quote(escape(file))}"
+    return f"--only={quote(escape(file))}"

@@ -160,12 +160,13 @@ class LoadedByAnother(WrongUse):
         table = self.table.replace('"', "")
         return (
             f"pipeline {self.pipeline}: pipeline {self.other} has loaded {files} into {table}. A file belongs to "
-            "one pipeline per table, because its records would be duplicated otherwise. Nothing more of it is loaded "
-            f"by {self.pipeline}. If {self.other} was renamed to {self.pipeline}, restore the name {self.other}, or "
+            "one pipeline per table, because its records would be duplicated otherwise. This load was refused, and "
+            f"loaded rows stay. If {self.other} was renamed to {self.pipeline}, restore the name {self.other}, or "
             "rename it in the database before the next load (docs/how-to/edit-a-pipeline.md). If only other files "
             f"were meant, change source.path so that it does not match these. To load them with {self.pipeline} "
-            f"instead, first delete their rows with the pipeline file of {self.other}: `onceload recover rewind "
-            "FILE --position 0`. To load them a second time on purpose, load them into another table."
+            f"instead, first delete all rows of {self.other}: run `onceload recover rewind --position 0` with its "
+            "pipeline file (append targets with lineage). To load them a second time on purpose, load them into "
+            "another table."
         )
 
 
@@ -181,23 +182,24 @@ class LoadedUnderOtherName(WrongUse):
     more: int
 
     def __str__(self) -> str:
-        files = f"{self.file} as {self.name_before}"
-        files += f" and {self.more:,} other files under other names" if self.more else ""
+        others = f" The same is true of {self.more:,} other files." if self.more else ""
         return (
-            f"pipeline {self.pipeline} has loaded {files}, and the folder of source.path begins elsewhere now. The "
-            f"file would be loaded a second time, as {self.name}. Nothing of it is loaded. {_BY_CONTENT}"
+            f"pipeline {self.pipeline}: {self.file} is loaded already, as {self.name_before}. With the source.path of "
+            f"now, its name would be {self.name}, and it would be loaded a second time.{others} This load was "
+            f"refused, and loaded rows stay. {_BY_CONTENT}"
         )
 
 
 _BY_CONTENT = (
     "Set `source.identity: content`: loaded files are then found by their content, whatever their names, and other "
-    "files of equal content count as copies. This cannot be undone."
+    "files of equal content count as copies. This cannot be undone, and goes neither with on_rewrite: replace nor "
+    "with write: merge without newer_file."
 )
 _START_AGAIN = (
-    "To load everything again, first delete all loaded rows with the pipeline file as it was before: `onceload "
-    f"recover rewind {PIPELINE_FILE} --position 0` (append targets with lineage), or load into a new database: "
-    f"`onceload recover rebuild {PIPELINE_FILE}`. To keep the loaded rows, give the pipeline another name and a "
-    "source.path that matches new files only."
+    "To load everything again, undo the edit, run `onceload recover rewind "
+    f"{PIPELINE_FILE} --position 0` (append targets with lineage), make the edit again, and load. Or load into a new "
+    f"database: `onceload recover rebuild {PIPELINE_FILE}`. To keep the loaded rows, give the pipeline another name "
+    "and a source.path that matches new files only."
 )
 _NESTED = "source.root, one in the other"
 _OF_ROOT = (

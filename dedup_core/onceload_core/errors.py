@@ -323,7 +323,8 @@ class LimitReached(NeedsAPerson):
 
 _LIMIT_FIXES = {
     "islands_max": "First load the gaps between the spans that are loaded, or raise islands_max.",
-    "producers_max": "Raise it, or set forget_idle_after, so that `onceload maintain` deletes idle producers.",
+    "producers_max": "Raise producers_max. If records name the producers, forget_idle_after is another way: `onceload "
+    "maintain` then deletes idle ones.",
 }
 
 

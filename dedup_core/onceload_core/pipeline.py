@@ -77,5 +77,8 @@ def refuse_other_encodings() -> None:
     """Refuse a process that decodes the names of files otherwise than others: to it, each would be another file."""
     found = sys.getfilesystemencoding()
     if found != "utf-8":
-        expected = "UTF-8, by which files are known (set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8)"
+        expected = (
+            "UTF-8, because loaded files are recorded by their names in UTF-8. Set PYTHONUTF8=1, or a locale of UTF-8 "
+            "such as LC_ALL=C.UTF-8"
+        )
         raise SettingRefused("the encoding of file names in this process", found, expected)

@@ -315,11 +315,11 @@ def _otherwise(files: Sequence[str], declared: "Declared") -> str:
     from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 
     shown = ", ".join(files[:_REASONS_SHOWN]) + (" and others" if len(files) > _REASONS_SHOWN else "")
-    read = f"records of {shown} are read with the settings of the pipeline file of that load."
+    read = f"records of {shown} are read with the settings that were in force when they were quarantined."
     if Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
-        return f"{read} To read the file with the current settings, run {reload_command(files[0])}"
-    export = f"`onceload quarantine export bad.jsonl --file {quote(files[0])} --pipeline {quote(declared.name)}`"
-    return f"{read} To load them, export them with {export}, and write `raw` in the layout of those settings"
+        return f"{read} To read {files[0]} with the current settings, run {reload_command(files[0])}"
+    export = f"`onceload quarantine export bad.jsonl --file={quote(files[0])} --pipeline {quote(declared.name)}`"
+    return f"{read} To load those of {files[0]}, run {export}, and write `raw` as those settings read it"
 
 
 def _counted_with_ids(records: Sequence[KeptRecord]) -> str:

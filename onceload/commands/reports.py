@@ -41,7 +41,7 @@ def print_report(report: "Report") -> None:
     )
     if report.replaced:
         old, files = sum(report.replaced.values()), counted(len(report.replaced), "file")
-        words(f"{counted(old, 'old row')} of {files} were deleted in the same transaction as the new ones were written")
+        words(f"old rows of {files} that were replaced, in the transaction that wrote the new ones: {old:,}")
     if report.quarantined:
         which = "every record" if report.quarantined == report.records else counted(report.quarantined, "record")
         pipeline = quote(report.pipeline)

@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
         type=Path,
         default=Path("pipelines"),
         metavar="FOLDER",
-        help="the folder of pipeline files, whose source files are listed for the state; without such a folder, the "
+        help="the folder of pipeline files, whose source files are listed for the state; if it does not exist, the "
         "state is what the database knows (default: pipelines)",
     )
     pipeline_option(each)
@@ -63,9 +63,9 @@ def status(arguments: Arguments, settings: Settings) -> ExitCode:
             words(f"{row['pipeline']}: {row['state']}: {reason}. Next: {row['next']}")
         if row["not_loaded_again"]:
             words(
-                f"pipeline {row['pipeline']}: producers with records that a rewind rolled back, not loaded again yet: "
-                f"{row['not_loaded_again']}. `onceload verify {row['file'] or PIPELINE_FILE}` lists those that the "
-                "next load cannot load again"
+                f"pipeline {row['pipeline']}: producers whose records a rewind rolled back, and which are not loaded "
+                f"again yet: {row['not_loaded_again']}. `onceload verify {row['file'] or PIPELINE_FILE}` lists the "
+                "records that the next load cannot load again"
             )
     return ExitCode.DONE
 

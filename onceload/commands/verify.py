@@ -98,14 +98,15 @@ def _commands(declared: "Declared", found: "Verification", kind: str) -> dict[st
     again = f"load everything again with `onceload recover rebuild {PIPELINE_FILE}` on a new database"
     restore = (
         f"Restore the file and run `onceload load {PIPELINE_FILE}`, or load the rows again from the program that gave "
-        "them. If the current content of the file is correct, and the pipeline can replace rows, load it with `--only "
-        "FILE --replace`"
+        "them"
         if has_source(declared)
         else "Load them again from the program that gave them"
     )
-    file = next((each.producer for each in found.differences if each.kind == kind), None)
-    if file is not None and Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
-        again = f"run {reload_command(file)}, which deletes all rows of the file and loads it once"
+    files = list(dict.fromkeys(each.producer for each in found.differences if each.kind == kind))
+    if files and Ways.of(pipeline_with_declaration(declared).declaration).may_reload:
+        which = "run" if len(files) == 1 else "load each of these files once more. For the first of them, run"
+        again = f"{which} {reload_command(files[0])}, which deletes all rows of the file and loads it once"
+        restore += f". If the content of the file now is the right one, {again}"
     return {"again": again, "restore": restore, "file": PIPELINE_FILE, "pipeline": quote(declared.name)}
 
 
@@ -126,7 +127,9 @@ _MEANING = {
         "Run `onceload load {file}`, and verify again. If the gap stays, {again}, or see "
         "`onceload recover --help`"
     ),
-    "not loaded again": ("a rewind deleted the rows of these records, and no load can load them again. {restore}"),
+    "not loaded again": (
+        "a rewind deleted the rows of these records, and the files as they are now no longer have them. {restore}"
+    ),
     "loaded again": (
         "records were loaded more than once, so their rows are duplicated. That happens if the producer state was "
         "damaged. Check it with `onceload recover state --dry-run --pipeline {pipeline}`, then {again}"
@@ -139,15 +142,15 @@ _MEANING = {
         "rows were duplicated outside Onceload, which writes each row once. Delete all but one of each _sequence"
     ),
     "row from nowhere": (
-        "rows were written outside Onceload, or by an earlier version from records that are refused now. Look at their "
-        "records in the file first. Delete rows that were added, or move them to another table. Rows without "
-        "_producer_id are only counted, and look like rows that loads wrote: find out which ones were added"
+        "these rows match no record. Another program wrote them, or an earlier release loaded a record that is refused "
+        "now. Look for the record in the file first. Delete a row, or move it to another table, only if the file has "
+        "no record for it. Rows without _producer_id are only counted, and look like rows that loads wrote: find out "
+        "which ones were added"
     ),
     "value changed": (
         "rows were updated outside Onceload after they were loaded, or the pipeline file now reads the file in another "
         "way. Correct the values, or see `onceload recover --help`. If a column that a load added was dropped, the "
-        "files still have its values: load them again with `--only FILE --replace` or, if the pipeline cannot replace "
-        "rows, after a rewind"
+        "files still have its values: {again}"
     ),
     "quarantine differs": (
         "quarantined records were deleted or moved outside Onceload. Their raw bytes are still in the files"

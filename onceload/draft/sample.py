@@ -104,7 +104,7 @@ def is_utf8(line: bytes) -> bool:
 
 
 def not_utf8(url: str) -> FileRefused:
-    fix = "Convert it with iconv -f ENCODING -t UTF-8, where ENCODING is that of its writer, such as SHIFT_JIS"
+    fix = "Convert it with iconv -f ENCODING -t UTF-8, where ENCODING is the one it was written in, such as SHIFT_JIS"
     return FileRefused(url, "text in UTF-8", "it is text in another encoding", fix)
 
 

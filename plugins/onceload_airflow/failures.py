@@ -61,3 +61,16 @@ def _during_an_upgrade(why: str) -> AirflowException:
     _LOG.warning("%s Checking again in %s", why, _UPGRADE_LOOKS_EVERY)
     next_look = datetime.now(UTC) + _UPGRADE_LOOKS_EVERY
     return AirflowRescheduleException(next_look)  # type: ignore[no-untyped-call] # Airflow's own.
+
+
+def not_loaded(problems: str, held: str) -> str:
+    """The files that a run has left, and what to do about each kind."""
+    fixed = "After you have fixed them, clear the task load, or wait for the next run"
+    free = f"{CLEAR}. Then clear the task load of this run"
+    said = [f"these files need a person: {problems}. {fixed}"] if problems else []
+    said += [f"other runs or batches hold these files: {held}. {free}"] if held else []
+    return ". Besides, ".join(said)
+
+
+#: About a batch that holds files.
+CLEAR = "If the batch is a run of a DAG, clear the failed task of that run instead"

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -32,7 +32,7 @@ from onceload_airflow.asked import (
     is_replacing,
 )
 from onceload_airflow.connections import CONNECTION
-from onceload_airflow.failures import failure_of, in_airflows_words
+from onceload_airflow.failures import CLEAR, failure_of, in_airflows_words, not_loaded
 from onceload_airflow.hook import OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink, console_page
 from onceload_airflow.spark_submit import is_on_this_machine, submit_command
@@ -60,7 +60,6 @@ _PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
 _NEEDS_A_PERSON = "needs_a_person"
 #: The XCom key of files that other runs held when the batch was planned.
 _HELD = "held"
-_CLEAR = "If that batch is a run of a DAG, clear its failed task to publish it"
 _IGNORED_FIELDS = "ignored_fields"
 
 
@@ -147,7 +146,7 @@ class Plan(ShortCircuitOperator, _OfPipeline):
             raise AirflowFailException(f"nothing can be loaded, and these files need a person: {needs_a_person}")
         if not found.is_anything_new and held:
             # Its run may be about to publish it.
-            raise AirflowException(f"nothing can be loaded, because all new files are held: {held}. {_CLEAR}")
+            raise AirflowException(f"nothing can be loaded, because other runs hold all new files: {held}. {CLEAR}")
         # The task load waits for other loads, and then loads what they leave.
         is_awaited = found.is_busy and not is_followed(context, Path(self.pipeline_file))
         return found.is_anything_new or is_awaited
@@ -342,10 +341,9 @@ class Report(_OfPipeline):
                 "Clear the task load to publish it"
             )
         reported = self._of_tasks(context, _NEEDS_A_PERSON)
-        held = self._held(context, found)
-        every = [*reported, report.problems, found.needs_a_person, held]
-        problems = "; ".join(dict.fromkeys(self.with_file(each) for each in every if each))
-        if not (problems or report.records):
+        held = self._joined([self._held(context, found)])
+        problems = self._joined([*reported, report.problems, found.needs_a_person])
+        if not (problems or held or report.records):
             raise AirflowSkipException("this run loaded no record, so there is nothing to report")
         counts = _counts(report)
         if ignored := self._of_tasks(context, _IGNORED_FIELDS):
@@ -354,14 +352,14 @@ class Report(_OfPipeline):
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
         _send_metrics(counts)
-        if problems:
+        if problems or held:
             others = "Other files are left for the next run" if found.is_anything_new else "All other files are loaded"
-            now = "After you have fixed them, clear the task load, or wait for the next run"
-            if held:
-                now = f"{_CLEAR}. Then clear the task load of this run"
             page = console_page("attention", pipeline=report.pipeline)
-            raise AirflowFailException(f"these files need a person: {problems}. {others}. {now}. Console: {page}")
+            raise AirflowFailException(f"{not_loaded(problems, held)}. {others}. Console: {page}")
         return counts
+
+    def _joined(self, reasons: Iterable[str]) -> str:
+        return "; ".join(dict.fromkeys(self.with_file(each) for each in reasons if each))
 
     def _held(self, context: "Context", found: "Found") -> str:
         """The files that are not loaded because a batch holds them, or held them and no later run loads them."""

@@ -73,5 +73,5 @@ class StartRun(TriggerDagRunOperator):
                 "twice"
             )
         if event == FAILED:
-            raise AirflowException(f"{run} failed. Its own log says why. Clear this task to run it again")
+            raise AirflowException(f"{run} failed. Read the logs of its failed tasks. Clear this task to run it again")
         self.log.info("%s succeeded", run)

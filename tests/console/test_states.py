@@ -123,7 +123,7 @@ def test_the_page_has_the_bound_of_the_code():
 def test_the_reason_of_a_quarantine_is_its_share_and_its_bound():
     verdict = state_of(found(row=row(quarantined=109, records_beside=1000)), now=NOW)
 
-    assert verdict.reason == "109 records in quarantine, 10.9% of the records in the same commits (bound: 1%)"
+    assert verdict.reason == "109 records in quarantine, 10.9% of the records in the same commits (limit: 1%)"
     assert verdict.next == "run `onceload quarantine list --pipeline events`"
 
 

@@ -233,7 +233,9 @@ def test_a_run_that_could_only_load_what_a_kept_batch_holds_is_tried_again_and_n
 
     (said,) = task(TASK="plan", RUN_TYPE="scheduled")[-1:]
 
-    assert said.startswith("AirflowException False nothing can be loaded, because all new files are held: a.jsonl: ")
+    assert said.startswith(
+        "AirflowException False nothing can be loaded, because other runs hold all new files: a.jsonl: "
+    )
     assert "batch other is staged but not published, and holds it until " in said
     assert f"(`onceload publish {tmp_path}/readings.yaml --batch=other`)" in said
     assert "If that batch is a run of a DAG, clear its failed task to publish it" in said
@@ -283,7 +285,9 @@ def test_a_run_that_loaded_all_but_what_a_kept_batch_holds_is_not_a_success(task
     (said,) = task(TASK="report", RUN_TYPE="scheduled")[-1:]
 
     assert execute(dsn, "SELECT n FROM readings") == [(2,)]
-    assert said.startswith("AirflowFailException False these files need a person: a.jsonl: batch other is staged but ")
+    assert said.startswith(
+        "AirflowFailException False other runs or batches hold these files: a.jsonl: batch other is "
+    )
 
 
 @pytest.mark.parametrize("run_type", ["manual", pytest.param("scheduled", marks=pytest.mark.long)])
@@ -296,7 +300,7 @@ def test_a_file_that_is_free_again_is_left_to_the_next_run_only_if_there_is_one(
 
     (said,) = task(TASK="report", RUN_TYPE=run_type, PUSHED=json.dumps({"held": [held]}))[-1:]
 
-    refused = "AirflowFailException False these files need a person: a.jsonl: batch other is staged but "
+    refused = "AirflowFailException False other runs or batches hold these files: a.jsonl: batch other is staged but "
     assert said.startswith(refused if run_type == "manual" else "went on")
 
 

@@ -134,7 +134,7 @@ def test_a_packed_file_that_breaks_off_needs_a_person_once_it_is_sealed(loads, s
     assert notes(being_written) == [(path.name, False)]
     assert "as in a file that is still being written" in being_written.notes[0].reason
     assert [notes(first), notes(again)] == [[(path.name, True)]] * 2
-    assert "its compressed data breaks off, but the file counts as complete" in again.notes[0].reason
+    assert "it breaks off, although source.sealed says that it is complete" in again.notes[0].reason
     path.write_bytes(content)
     assert loads.load(source=sealed).notes == ()
     assert loads.rows() == list(range(20_000))

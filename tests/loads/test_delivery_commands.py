@@ -136,7 +136,7 @@ def test_the_claim_of_a_lost_planner_is_shown_with_its_end_and_released(loads, c
 
     until_then = datetime.fromisoformat(listed["deadline_at"])
     assert blocked is ExitCode.CALL_AGAIN
-    assert f"session planner-of-lost, lease until {until_then:%Y-%m-%d %H:%M:%S} UTC" in err
+    assert f"until {until_then:%Y-%m-%d %H:%M:%S} UTC, and longer while it lives. If that session is gone" in err
     assert f"`onceload deliveries abandon {claim.delivery_id}`" in err
     assert (listed["delivery"], listed["state"], listed["producer"]) == (claim.delivery_id, "held", "a.jsonl")
     assert f"{until_then:%Y-%m-%d %H:%M}Z" in table

@@ -259,7 +259,7 @@ def test_records_loaded_before_spark_fails_to_start_are_reported_and_loaded_once
     committed = len(loads.rows())
     assert "no Java. Committed rows stay loaded." in str(refused.value)
     assert whole_message(refused.value).endswith(
-        f"Rows that this load committed before the error: {committed:,}. They stay loaded."
+        f"Before this error, the load had committed {committed:,} rows. They stay loaded."
     )
 
     report = load_by(loads)

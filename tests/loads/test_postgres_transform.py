@@ -160,8 +160,8 @@ def test_a_subquery_sees_the_records_of_all_files(loads, transform, rows):
 @pytest.mark.parametrize(
     ("lineage", "why"),
     [
-        ("_producer_id, _sequence + n AS _sequence", "rows name more records than were read of their file"),
-        ("_producer_id + 100000 AS _producer_id, _sequence", "rows name a file of which nothing was read"),
+        ("_producer_id, _sequence + n AS _sequence", "rows name records that this batch has not read"),
+        ("_producer_id + 100000 AS _producer_id, _sequence", "rows name a file of which this batch has read nothing"),
         ("_producer_id, nullif(_sequence, 0) AS _sequence", "rows have _producer_id or _sequence without the other"),
         ("CAST(NULL AS bigint) AS _producer_id, _sequence", "rows have _producer_id or _sequence without the other"),
     ],

@@ -77,7 +77,7 @@ def test_a_load_reports_what_it_waits_for(loads):
 
     last = reported[-1]
     assert isinstance(last, Waiting)
-    assert "another load (session planner-of-another, lease until " in last.waits_for
+    assert "another load (session planner-of-another holds delivery " in last.waits_for
 
 
 def test_a_load_reports_that_the_database_does_not_answer(loads, monkeypatch):

@@ -119,7 +119,7 @@ def test_a_file_without_a_good_record_replaces_nothing(loads, file, on_rewrite):
         (note,) = report.notes
         assert (note.name, code_of(report.notes, is_idle=True)) == (file.name, ExitCode.NEEDS_A_PERSON)
         assert "Its loaded rows stay and are not replaced" in note.reason
-        assert f"--only {file.name} --replace --accept-differences" in note.reason
+        assert f"--only={file.name} --replace --accept-differences" in note.reason
         assert (report.records, report.position, loads.rows()) == (0, 1, [1, 2])
     of_waiting = differing(loads)
     loads.declared = replace(loads.declared, on_rewrite=OnRewrite.STOP)

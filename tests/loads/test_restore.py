@@ -54,7 +54,7 @@ def test_rows_whose_receipts_are_lost_are_not_loaded_again(loads):
     lose_the_ledger(loads)
 
     for _ in range(2):
-        with pytest.raises(SettingRefused, match="no receipt of a load into it") as refused:
+        with pytest.raises(SettingRefused, match="no record of these loads") as refused:
             loads.load()
     assert loads.rows() == [1, 2]
 

@@ -412,7 +412,7 @@ def test_the_beginning_of_a_record_that_was_too_long_never_passes_for_one(loads)
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_pipeline_whose_rows_are_made_of_more_than_their_bytes_is_refused(two_strange):
-    with pytest.raises(SettingRefused, match="a declared transform"):
+    with pytest.raises(SettingRefused, match="the setting transform"):
         retry_all(two_strange, transform="SELECT * FROM records")
 
     assert len(held(two_strange)) == 2
@@ -421,7 +421,7 @@ def test_a_pipeline_whose_rows_are_made_of_more_than_their_bytes_is_refused(two_
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 @pytest.mark.parametrize(
     ("setting", "changes"),
-    [("a declared target.deleted", {"deleted": "gone"}), ("merge without target.lineage", {"lineage": False})],
+    [("target.deleted", {"deleted": "gone"}), ("target.lineage: false with write: merge", {"lineage": False})],
 )
 def test_a_record_whose_turn_is_unknown_is_not_retried(loads, setting, changes):
     """It would bring back what a later record deleted, or overwrite what it wrote."""

@@ -38,10 +38,10 @@ def test_the_command_that_replaces_a_rewritten_file_is_named_and_reports_the_row
     fix = shlex.split((out + err).partition("or run `")[2].partition("`")[0])
 
     assert code is ExitCode.NEEDS_A_PERSON
-    assert fix == ["onceload", "load", str(path), "--only", "a 1.jsonl", "--replace"]
+    assert fix == ["onceload", "load", str(path), "--only=a 1.jsonl", "--replace"]
     replaced, out, err = call(*fix[1:], "--json")
     assert (replaced, json.loads(out)["replaced"]) == (ExitCode.DONE, {"a 1.jsonl": 20})
-    assert "20 old rows of 1 file were deleted in the same transaction" in err
+    assert "old rows of 1 file that were replaced, in the transaction that wrote the new ones: 20" in err
     assert loads.rows() == [50, 51, 52, 53, 54, 100]
     assert "old rows" not in call("load", path)[2]
 

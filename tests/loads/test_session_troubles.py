@@ -148,7 +148,7 @@ def test_a_load_waits_once_for_what_others_hold(loads, monkeypatch):
     # The session itself waits for as long as a lease, and the load for as long as it was asked to.
     assert time.monotonic() - started >= waits_s
     assert waits == [False]
-    assert any("session other, lease until" in note.reason for note in report.notes)
+    assert any("session other holds delivery" in note.reason for note in report.notes)
 
 
 @DIRECT
@@ -165,7 +165,7 @@ def test_no_session_is_named_whose_claim_has_ended(loads):
     report = consume_once(loads, "next", wait_s=0)
 
     named = {
-        name for note in report.notes for name in ("other", "gone") if f"session {name}, lease until" in note.reason
+        name for note in report.notes for name in ("other", "gone") if f"session {name} holds delivery" in note.reason
     }
     assert named == {"other"}
 

@@ -381,7 +381,7 @@ SHORT = parse_column("note", "varchar(5)").type
     [
         ("_producer_id, CAST(NULL AS bigint) AS _sequence", "rows have _producer_id or _sequence without the other"),
         ("CAST(NULL AS bigint) AS _producer_id, _sequence", "rows have _producer_id or _sequence without the other"),
-        ("_producer_id + 100000 AS _producer_id, _sequence", "rows name a file of which nothing was read"),
+        ("_producer_id + 100000 AS _producer_id, _sequence", "rows name a file of which this batch has read nothing"),
     ],
 )
 def test_rows_of_a_transform_that_name_no_record_that_was_read_are_refused(loads, tasks, lineage, why):

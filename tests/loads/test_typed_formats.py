@@ -258,7 +258,7 @@ def test_rows_that_a_damaged_count_has_shifted_are_not_mixed_with_those_of_the_c
     report = loads.load()
 
     assert (report.loaded, notes(report)) == (10, [("a.data", True)])
-    assert "rows of it were loaded under other numbers" in report.notes[0].reason
+    assert "some of its rows were loaded with other row numbers" in report.notes[0].reason
     again = loads.load(on_rewrite=OnRewrite.NEW_GENERATION)
     assert (again.loaded, notes(again)) == (0, [("a.data", True)])
     assert loads.load(on_rewrite=OnRewrite.REPLACE, publish=Publish.STAGED).loaded == 300

@@ -283,7 +283,7 @@ def test_only_the_first_of_very_many_files_are_noted_by_name(loads):
     found = verified(loads).not_compared
 
     assert len(found) == 21
-    assert found[-1].reason == "5 more notes about parts that are not loaded yet are not shown"
+    assert found[-1].reason == "5 more notes are not shown"
 
 
 # The command.

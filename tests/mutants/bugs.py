@@ -4607,7 +4607,7 @@ BUGS = (
         name="rows of a transform may name a file of which nothing was read",
         file="spark_jobs/onceload_jobs/publish/made_rows.py",
         correct="            if each.producer_id not in read:\n                raise lineage_refused(job, "
-        '"rows name a file of which nothing was read")\n',
+        '"rows name a file of which this batch has read nothing")\n',
         wrong="            if each.producer_id not in read:\n                continue\n",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_that_name_records_that_were_not_read_are_refused",),
     ),

@@ -100,6 +100,6 @@ def test_an_error_is_printed_whatever_its_facts_are(error, odd, capsysbinary):
 
 def test_what_an_error_learned_on_its_way_survives_pickling():
     error = an_example_of(LimitReached)
-    error.add_note("Rows that this load committed before the error: 7. They stay loaded.")
+    error.add_note("Before this error, the load had committed 7 rows. They stay loaded.")
 
-    assert whole_message(pickle.loads(pickle.dumps(error))).endswith("before the error: 7. They stay loaded.")
+    assert whole_message(pickle.loads(pickle.dumps(error))).endswith("had committed 7 rows. They stay loaded.")

@@ -247,8 +247,7 @@ class ChangeOutcomeUnknown(AskTheLedger):
     def __str__(self) -> str:
         return (
             f"the database did not answer COMMIT while {self.doing}: {self.reason}. The change took effect completely "
-            f"or not at all. See `{self.see}`, or run the same command again: a change that took effect is not "
-            "repeated."
+            f"or not at all. Run `{self.see}` to see which. If it did not take effect, run the same command again."
         )
 
 

@@ -57,9 +57,7 @@ class Incomplete(CallAgain):
 
     def in_sealed_file(self) -> "Damaged":
         """The same in a file that counts as complete: no later load finds more of it."""
-        return Damaged(
-            self.url, self.end, "its compressed data breaks off, but the file counts as complete: source.sealed"
-        )
+        return Damaged(self.url, self.end, "it breaks off, although source.sealed says that it is complete")
 
 
 @dataclass(eq=False)
@@ -84,7 +82,7 @@ class WindowTooLarge(Damaged):
         return (
             f"{shown(self.url)} cannot be unpacked after {self.end} unpacked bytes: it was written with a zstd window "
             f"of more than {_ZSTD_WINDOW_MAX / 2**20:g} MiB, which would take too much memory. Only whole records "
-            "before that are loaded. Write the file again with a smaller one: `zstd -dc --long=31 OLD | zstd -o NEW`."
+            "before that are loaded. Compress it again with a smaller window: `zstd -dc --long=31 OLD | zstd -o NEW`."
         )
 
 

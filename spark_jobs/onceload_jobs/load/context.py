@@ -126,15 +126,17 @@ class LoadContext:
 
     def holders(self) -> str:
         """The sessions that hold something, formatted for messages."""
-        return _in_words(until_answered(self.board.holders))
+        return "".join(f" ({each})" for each in ["; ".join(map(_in_words, self._holders()))] if each)
 
     def held_by_others(self) -> str:
-        """The same, with the command that releases what a lost session holds."""
-        found = until_answered(self.board.holders)
-        fix = "If that session is gone, release what it holds: `onceload deliveries abandon"
-        return _in_words(found) + "".join(f". {fix} {each.delivery}`" for each in found[:1])
+        """The same as sentences, with the command that releases what a lost session holds."""
+        release = "If that session is gone, run `onceload deliveries abandon"
+        return "".join(f". Now {_in_words(each)}. {release} {each.delivery}`" for each in self._holders())
+
+    def _holders(self) -> Sequence[Holder]:
+        return until_answered(self.board.holders)
 
 
-def _in_words(holders: Sequence[Holder]) -> str:
-    held = (f"session {each.session}, lease until {each.until:%Y-%m-%d %H:%M:%S} UTC" for each in holders)
-    return "".join(f" ({each} or later)" for each in [", ".join(held)] if each)
+def _in_words(holder: Holder) -> str:
+    until = f"{holder.until:%Y-%m-%d %H:%M:%S} UTC, and longer while it lives"
+    return f"session {holder.session} holds delivery {holder.delivery} until {until}"

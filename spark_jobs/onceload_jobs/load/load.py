@@ -176,7 +176,7 @@ class _Load:
         with suppress(OnceloadError, SQLAlchemyError):
             done = report_of(context.ledger, context.declared.name, context.batch, after=context.before)
             if done.loaded:
-                error.add_note(f"Rows that this load committed before the error: {done.loaded:,}. They stay loaded.")
+                error.add_note(f"Before this error, the load had committed {done.loaded:,} rows. They stay loaded.")
 
     def _report(self) -> Report:
         context, name = self._context, self._context.declared.name
@@ -301,5 +301,5 @@ class _Load:
         declared = self._context.declared
         open_max = declared.delivery.open_max
         why = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress"
-        reason = f"{why}. The rest of the new records is not loaded. Load again{self._context.held_by_others()}"
+        reason = f"{why}{self._context.held_by_others()}. The rest of the new records is not loaded. Load again"
         return Note(name=declared.name, reason=reason, is_busy=True)

@@ -239,7 +239,7 @@ _OTHER_FILE = (
     "is loaded, and the rows that were loaded under this name stay. If it is that file, restore its content. If it is "
     "a new file, give it another name"
 )
-_MOVED = "rows of it were loaded under other numbers than they have in it now, perhaps from a damaged copy of it"
+_MOVED = "some of its rows were loaded with other row numbers than they have now, perhaps from a damaged copy of it"
 _LOADED_TWICE = "A new generation would load them a second time, so nothing more of it is loaded"
 _EMPTY = "it is empty now, but rows of it are loaded. They stay, and are compared with it once it has content again"
 _BEGINS_ALIKE = (

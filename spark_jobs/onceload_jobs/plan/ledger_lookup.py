@@ -44,10 +44,11 @@ def held_note(name: str, outlook: Outlook) -> Note:
 def kept_reason(kept: Kept) -> str:
     """Which batch holds records that it has staged, until when, and how to end that."""
     until = f"{kept.until.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
-    publish = f"onceload publish {PIPELINE_FILE} --batch={shlex.quote(kept.batch)}"
+    batch = f"{PIPELINE_FILE} --batch={shlex.quote(kept.batch)}"
     return (
-        f"batch {kept.batch} is staged but not published, and holds it until {until}. To load it now, publish the batch"
-        f" (`{publish}`), or give it up (`{publish} --give-up`) and load again"
+        f"batch {kept.batch} is staged but not published, and holds it until {until}. To publish it now, run `onceload "
+        f"publish {batch}` (with a suite, first `onceload audit {batch}`). To discard the staged rows instead, run "
+        f"`onceload publish {batch} --give-up`, and load again"
     )
 
 

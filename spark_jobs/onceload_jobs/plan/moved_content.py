@@ -27,7 +27,10 @@ def refuse_moved_content(declared: Declared, ledger: Ledger[Any], pipeline: Pipe
         for listed in new:
             shared = contents.find(listed)
             if shared is not None and _is_gone(with_login(folder + shared.state.name, of=declared.source.path)):
-                file = f"{pipeline.folder}{listed.name} (as {folder}{shared.state.name}, which is gone)"
+                file = (
+                    f"{pipeline.folder}{listed.name} (as {folder}{shared.state.name}, which is gone; if these are two "
+                    f"deliveries, set identity: path for the first load of {pipeline.name})"
+                )
                 raise LoadedByAnother(pipeline.name, other, file, pipeline.declaration.terms[TARGET], 0)
 
 

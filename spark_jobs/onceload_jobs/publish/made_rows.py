@@ -40,11 +40,11 @@ class MadeRows:
         rows_of, named = dict.fromkeys(read, 0), dict.fromkeys(read, 0)
         for each in made_of:
             if each.producer_id not in read:
-                raise lineage_refused(job, "rows name a file of which nothing was read")
+                raise lineage_refused(job, "rows name a file of which this batch has read nothing")
             rows_of[each.producer_id] += each.rows
             named[each.producer_id] += each.records
         if any(named[producer_id] > records for producer_id, records in read.items()):
-            raise lineage_refused(job, "rows name more records than were read of their file")
+            raise lineage_refused(job, "rows name records that this batch has not read")
         name_all = sum(rows_of.values()) == sum(piece.rows for piece in pieces)
         return cls(rows_of=rows_of, filtered=sum(read.values()) - sum(named.values()) if name_all else 0)
 

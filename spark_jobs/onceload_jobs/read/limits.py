@@ -70,7 +70,7 @@ _NOTHING_GOOD = (
 
 
 def _look_at(declared: Declared, name: str) -> str:
-    return f"`onceload quarantine list --file {quote(name)} --pipeline {quote(declared.name)}`"
+    return f"`onceload quarantine list --file={quote(name)} --pipeline {quote(declared.name)}`"
 
 
 def check_quarantine(declared: Declared, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:

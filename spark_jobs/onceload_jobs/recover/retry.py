@@ -163,8 +163,8 @@ def _refuse_unfit(declared: Declared) -> None:
     """Refuse pipelines whose rows depend on more than their own bytes, or whose order is lost in the target."""
     ways = Ways.of(pipeline_with_declaration(declared).declaration)
     if ways.against_retry is not None:
-        expected = f"a pipeline without it (instead, {ways.instead_of_retry()}, and discard these)"
-        raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {ways.against_retry}", expected)
+        expected = f"a pipeline without it. Instead, {ways.instead_of_retry()}. Then discard the quarantined records"
+        raise SettingRefused(f"retrying records of {declared.name}", f"the setting {ways.against_retry}", expected)
 
 
 def _report(job: _Job, tries: "_Tries", *, asked: int, after: Position) -> RetryReport:

@@ -79,8 +79,8 @@ class StoredFields:
 
 
 _UNKNOWN = Refusal(
-    reason="an earlier release of Onceload has quarantined it, and format or options have changed since, so its fields "
-    "are unknown"
+    reason="an earlier release of Onceload quarantined it, and format or options have changed since, so it is unknown "
+    "where its fields are; load its file again, or restore the earlier options and retry"
 )
 _GONE = Refusal(
     reason="its file is gone or was rewritten, so the columns of its values are unknown; restore the file as it was "
@@ -107,7 +107,7 @@ def _refusal(declared: Declared, layout: Layout) -> Refusal | None:
 
 
 def _lacking(names: Sequence[str]) -> str:
-    return f"the record was stored without a value for {', '.join(map(repr, names))}, a column that is declared now"
+    return f"the record was stored without a value for {', '.join(map(repr, names))}, declared as columns since"
 
 
 def _unchanged_files(
@@ -152,7 +152,7 @@ def find_unmapped(declared: Declared, layout: Layout, text: bytes, *, is_edited:
         raw = stored.get(column.name, "null")
         if not means_the_same(raw, None if then is None else parse_type(column.name, then), column.type):
             was = "not declared" if then is None else f"stored as {then}"
-            reason = f"it was {was}, and is {column.type} now, in which the value may be written differently"
+            reason = f"its column was {was} and is {column.type} now, in which the stored text may mean another value"
             return Refusal(reason=reason, column=column.name)
     return None
 

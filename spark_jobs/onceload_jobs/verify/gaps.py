@@ -65,7 +65,7 @@ class Gaps:
 
     def note_refused(self, note: Note) -> None:
         """Note a file or a folder that no load reads as it is."""
-        reason = f"it could not be read, so nothing new of it was compared: {note.reason}"
+        reason = f"it could not be read, so it is unknown whether it has new records: {note.reason}"
         self._note(note.name, reason if note.is_unreadable else note.reason)
 
     def note_owed(self, owed: Owed) -> None:
@@ -95,7 +95,7 @@ class Gaps:
     def note_rest(self) -> None:
         """Report how many more incomplete files there are."""
         if self._noted > _NOTED_MAX:
-            reason = f"{self._noted - _NOTED_MAX:,} more notes about parts that are not loaded yet are not shown"
+            reason = f"{self._noted - _NOTED_MAX:,} more notes are not shown"
             self._findings.notes.append(Note(name=shown(self._source.path), reason=reason))
 
     def _note(self, name: str, reason: str) -> None:

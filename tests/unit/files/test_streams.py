@@ -163,7 +163,7 @@ def test_a_zstd_window_that_takes_too_much_memory_is_not_called_damage(folder):
 
     assert content == b"one\n"
     assert "cannot be unpacked after 4 unpacked bytes: it was written with a zstd window of more than" in str(failure)
-    assert "Write the file again with a smaller one" in str(failure)
+    assert "Compress it again with a smaller window" in str(failure)
 
 
 def test_zeros_that_pad_a_gzip_file_are_not_content(folder):

@@ -248,8 +248,7 @@ def _check_ids(job: _Job, offered: SpanSet, *, consumed: SpanSet) -> None:
             f"{left_out.shortened}, which are not loaded again yet"
         )
         expected = (
-            "the rows with these ids first (if they no longer exist, load later rows under another name of the "
-            "producer)"
+            "the rows with these ids first (if they no longer exist, load later rows under the name of a new producer)"
         )
         raise OfferRefused(job.declared.name, job.producer, found, expected, job.offered)
     loaded = consumed | owed
