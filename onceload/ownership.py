@@ -10,13 +10,13 @@ that started the server, and a stop deletes it. A process that holds the lock fi
     nothing                        the last server was stopped             start
     this boot of this kernel       it was killed, as the lock is free      start; Postgres recovers
     this machine, another boot     it ended with that boot                 start; Postgres recovers
-    this disk                      it ended with that boot                 start; Postgres recovers
     anything else                  it may run there                        refuse, until the file is deleted
 
 A container gets another host name each time, but it shares the boot id of its kernel. A machine is known by its host
-name and its machine id together: clones share one of them. A local disk belongs to one kernel at a time, and in a copy
-of the folder the files have other inodes. The file is linked into place, so of two hosts that start at
-the same moment only one creates it, if their file system is the same one.
+name and its machine id together: clones share one of them. Many containers have no machine id. Then the folder has to
+be the same one on a local disk, too. A local disk alone proves nothing: its kernel may export it to other hosts, whose
+locks it does not see. The file is linked into place, so of two hosts that start at the same moment only one creates
+it, if their file system is the same one.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")
 #: A file that exists as long as the data, and that Postgres never replaces.
 _LOCKED = "PG_VERSION"
-#: File systems that one kernel mounts at a time.
+#: File systems that one kernel mounts at a time; others may reach them through it.
 _LOCAL = frozenset({"btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 
 
@@ -91,11 +91,16 @@ def take(folder: Path) -> None:
 def refuse_other(folder: Path) -> Owner | None:
     """Return the last owner; raise if its server may run, although no process of this kernel holds the lock."""
     owner, here = _find_owner(folder), _here(folder)
-    if owner is None or owner.boot == here.boot or (owner.host, owner.machine) == (here.host, here.machine):
-        return owner
-    if owner.inode == here.inode and _is_on_local_disk(folder):
+    if owner is None or owner.boot == here.boot or _is_same_machine(owner, here, folder):
         return owner
     raise _owned(folder, owner)
+
+
+def _is_same_machine(owner: Owner, here: Owner, folder: Path) -> bool:
+    if (owner.host, owner.machine) != (here.host, here.machine):
+        return False
+    # Containers of two hosts may have one name and no machine id. A copy of the folder has another inode.
+    return bool(here.machine) or (owner.inode == here.inode and _is_on_local_disk(folder))
 
 
 def leave(folder: Path) -> None:

@@ -214,7 +214,10 @@ def folder(home: Path) -> Path:
     return home
 
 
-@pytest.mark.parametrize("facts", [{"boot_id": "before"}, {"host": "a1b2c3"}, {"host": "a1b2c3", "machine_id": ""}])
+@pytest.mark.parametrize(
+    "facts",
+    [{"boot_id": "before", "machine_id": "here"}, {"host": "a1b2c3"}, {"host": "a1b2c3", "machine_id": ""}],
+)
 def test_a_crash_of_this_machine_or_of_a_container_with_another_name_blocks_nothing(
     folder, monkeypatch, tmp_path, facts
 ):
@@ -222,34 +225,54 @@ def test_a_crash_of_this_machine_or_of_a_container_with_another_name_blocks_noth
         ownership.take(folder)
     before = (folder / "owner.json").read_text()
 
-    ownership.take(folder)
+    with host_of(monkeypatch, tmp_path, machine_id="here"):
+        ownership.take(folder)
 
     assert (folder / "owner.json").read_text() != before
 
 
-FAR = {"boot_id": "far", "machine_id": "far", "host": "alpha"}
-
-
-def test_a_local_disk_is_not_served_by_another_host(folder, monkeypatch, tmp_path):
-    """As of a container of an earlier boot, whose host name is gone."""
-    with host_of(monkeypatch, tmp_path, **FAR):
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_host_that_reaches_the_folder_through_another_one_may_still_serve_it(folder, monkeypatch, tmp_path, is_local):
+    """A client of NFS and its host see the same file on a disk that is local to the host, and not the same locks."""
+    with host_of(monkeypatch, tmp_path, boot_id="far", machine_id="far", host="alpha"):
         ownership.take(folder)
-    monkeypatch.setattr(ownership, "_is_on_local_disk", lambda _: True)
-
-    ownership.take(folder)
-
-    assert "alpha" not in (folder / "owner.json").read_text()
-
-
-def test_a_copy_on_a_local_disk_may_be_served_by_another_host(folder, monkeypatch, tmp_path):
-    with host_of(monkeypatch, tmp_path, **FAR):
-        ownership.take(folder)
-    monkeypatch.setattr(ownership, "_is_on_local_disk", lambda _: True)
-    (folder / "data").rename(folder / "before")
-    shutil.copytree(folder / "before", folder / "data")
+    monkeypatch.setattr(ownership, "_is_on_local_disk", lambda _: is_local)
 
     with pytest.raises(DatabaseUnreachable, match="host 'alpha'"):
         ownership.take(folder)
+
+
+NAMED = {"machine_id": "", "host": "loader"}
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_container_that_keeps_its_name_is_the_same_one_on_a_local_disk_alone(folder, monkeypatch, tmp_path, is_local):
+    """Another host may have a container of that name, too."""
+    with host_of(monkeypatch, tmp_path, boot_id="before", **NAMED):
+        ownership.take(folder)
+    before = (folder / "owner.json").read_text()
+
+    with host_of(monkeypatch, tmp_path, **NAMED):
+        monkeypatch.setattr(ownership, "_is_on_local_disk", lambda _: is_local)
+        if not is_local:
+            with pytest.raises(DatabaseUnreachable, match="host 'loader'"):
+                ownership.take(folder)
+            return
+        ownership.take(folder)
+
+    assert (folder / "owner.json").read_text() != before
+
+
+def test_in_a_copy_of_the_folder_a_container_of_that_name_may_be_another_one(folder, monkeypatch, tmp_path):
+    with host_of(monkeypatch, tmp_path, boot_id="before", **NAMED):
+        ownership.take(folder)
+    (folder / "data").rename(folder / "before")
+    shutil.copytree(folder / "before", folder / "data")
+
+    with host_of(monkeypatch, tmp_path, **NAMED):
+        monkeypatch.setattr(ownership, "_is_on_local_disk", lambda _: True)
+        with pytest.raises(DatabaseUnreachable, match="host 'loader'"):
+            ownership.take(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])

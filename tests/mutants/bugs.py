@@ -4990,7 +4990,30 @@ BUGS = (
         file="onceload/ownership.py",
         correct="owner.inode == here.inode and ",
         wrong="",
-        tests=("tests/integration/test_ownership.py::test_a_copy_on_a_local_disk_may_be_served_by_another_host",),
+        tests=(
+            "tests/integration/test_ownership.py::"
+            "test_in_a_copy_of_the_folder_a_container_of_that_name_may_be_another_one",
+        ),
+    ),
+    Bug(
+        name="containers of two hosts that have one name share the embedded data",
+        file="onceload/ownership.py",
+        correct="    return bool(here.machine) or (owner.inode == here.inode and _is_on_local_disk(folder))\n",
+        wrong="    return True\n",
+        tests=(
+            "tests/integration/test_ownership.py::"
+            "test_a_container_that_keeps_its_name_is_the_same_one_on_a_local_disk_alone",
+        ),
+    ),
+    Bug(
+        name="a local disk is taken for one that no other host serves",
+        file="onceload/ownership.py",
+        correct="        return False\n    # Containers",
+        wrong="        return owner.inode == here.inode and _is_on_local_disk(folder)\n    # Containers",
+        tests=(
+            "tests/integration/test_ownership.py::"
+            "test_a_host_that_reaches_the_folder_through_another_one_may_still_serve_it",
+        ),
     ),
     Bug(
         name="a source that cannot be read is shown as fine",
