@@ -39,6 +39,8 @@ CREATE TABLE onceload.pipeline (
     pause_reason        text,
     -- The address of the folder that its file names are relative to, as its last load found it.
     folder              text,
+    -- That address has changed without an edit: a relative path, or one that leads over a link, begins elsewhere.
+    has_moved           boolean NOT NULL DEFAULT false,
     CONSTRAINT pipeline_positions_count_up_from_zero CHECK (position >= 0),
     CONSTRAINT pipeline_keeps_to_producers_max CHECK (producers BETWEEN 0 AND producers_max),
     CONSTRAINT pipeline_versions_count_up_from_zero CHECK (version >= 0),
@@ -106,7 +108,7 @@ CREATE TABLE onceload.loaded_file (
     address      bytea NOT NULL,
     pipeline_id  bigint NOT NULL,
     name         text NOT NULL,
-    -- False: since the folder of the pipeline was moved here, nothing has shown that the file still is what was loaded.
+    -- False: since the folder of the pipeline is here, nothing has shown that the file still is what was loaded.
     is_compared  boolean NOT NULL DEFAULT true,
     CONSTRAINT loaded_files_have_one_pipeline PRIMARY KEY (address, table_id)
 );

@@ -184,8 +184,8 @@ class LoadedUnderOtherName(WrongUse):
     def __str__(self) -> str:
         others = f" The same is true of {self.more:,} other files." if self.more else ""
         return (
-            f"pipeline {self.pipeline}: {self.file} is loaded already, as {self.name_before}. With the source.path of "
-            f"now, its name would be {self.name}, and it would be loaded a second time.{others} This load was "
+            f"pipeline {self.pipeline}: {self.file} is loaded already, as {self.name_before}. With the current "
+            f"source.path, its name would be {self.name}, and it would be loaded a second time.{others} This load was "
             f"refused, and loaded rows stay. {_BY_CONTENT}"
         )
 

@@ -445,7 +445,7 @@ REFUSED: dict[str, Callable[[Judged], bool]] = {
     "`bytea` in escape form, or with blanks between hexadecimal digits.": (
         lambda each: each.kind is Kind.BYTEA and (not each.text.startswith("\\x") or " " in each.text)
     ),
-    "A `varchar` that is too long, even if only blanks at its end are too many.": (
+    "A `varchar` that is too long, even if only by blanks at its end.": (
         lambda each: each.kind is Kind.VARCHAR and each.text.endswith(" ")
     ),
     "A `jsonb` in which an object has a name twice, at any depth. Postgres would keep the last value.": (

@@ -225,7 +225,7 @@ def test_a_pipeline_that_is_renamed_while_its_folder_is_moved_is_refused_by_the_
     after = renamed(edited(loads, source={"path": f"{loads.folder}/2026/*.jsonl", **by_content}))
 
     for refused in (load_now, Loads.look):
-        with pytest.raises(LoadedByAnother, match=r"2026/01\.jsonl \(as \S*/2025/01\.jsonl, which is gone\)"):
+        with pytest.raises(LoadedByAnother, match=r"2026/01\.jsonl \(as \S*/2025/01\.jsonl, which is gone; "):
             refused(loads, after)
 
     assert loads.rows() == [1, 2]
@@ -428,7 +428,7 @@ def test_a_file_below_a_moved_folder_that_only_has_the_name_of_a_loaded_one_is_n
     assert [report.loaded for report in reports] == [1, 0, 0]
     notes = [[(note.name, note.needs_a_person) for note in report.notes] for report in reports]
     assert notes == [[("01.jsonl", True)]] * 3
-    assert "has the name of a file that was loaded before the folder was moved" in reports[0].notes[0].reason
+    assert "has the name of a file that was loaded from another folder" in reports[0].notes[0].reason
     assert loads.rows() == [1, 2, 3, 12]
 
 
@@ -463,7 +463,7 @@ def test_a_file_at_its_place_is_not_loaded_under_another_name(loads):
 
     for refused in (load_now, Loads.look):
         with pytest.raises(
-            LoadedUnderOtherName, match=r"has loaded \S*/day/01\.jsonl as 01\.jsonl, .* as day/01\.jsonl"
+            LoadedUnderOtherName, match=r"/day/01\.jsonl is loaded already, as 01\.jsonl\. .* would be day/01\.jsonl"
         ):
             refused(loads, widened)
     loads.write("day/01.jsonl", lines(1, 2, 3))
@@ -594,7 +594,40 @@ def test_a_relative_path_in_a_project_that_was_moved_leads_to_the_same_files(loa
 
     with pytest.raises(LoadedByAnother):
         load_now(loads, renamed(edited(loads, source={"path": f"{elsewhere}/landing/*.jsonl"})))
-    # Nothing was declared to be moved: the file is compared as before.
     (elsewhere / "landing" / "a.jsonl").write_text(lines(1, 2))
     assert load_now(loads, relative).loaded == 1
     assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize("is_linked", [False, True])
+@pytest.mark.parametrize("on_rewrite", list(OnRewrite))
+def test_files_of_another_folder_to_which_the_same_path_leads_delete_and_repeat_no_rows(
+    loads, monkeypatch, on_rewrite, is_linked
+):
+    """The same pipeline file, in another working directory or after a link was changed."""
+    first, second, link = (loads.folder.parent / name for name in ("first", "second", "link"))
+    for folder, content in ((first, lines(1, 2)), (second, lines(3, 4, 5))):
+        (folder / "in").mkdir(parents=True)
+        (folder / "in" / "01.jsonl").write_text(content)
+
+    def lead_to(folder):
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder) if is_linked else monkeypatch.chdir(folder)
+
+    path = f"{link}/in/*.jsonl" if is_linked else "in/*.jsonl"
+    declared = edited(loads, source={"path": path}, on_rewrite=on_rewrite)
+    lead_to(first)
+    load_now(loads, declared)
+    lead_to(second)
+    (second / "in" / "02.jsonl").write_text(lines(6))
+
+    there = load_now(loads, declared)
+    again = load_now(loads, declared)
+    lead_to(first)
+    back = load_now(loads, declared)
+
+    assert (there.loaded, [(note.name, note.needs_a_person) for note in there.notes]) == (1, [("01.jsonl", True)])
+    assert [note.needs_a_person for note in again.notes] == [True]
+    assert (back.loaded, back.notes) == (0, ())
+    assert loads.rows() == [1, 2, 6]

@@ -100,8 +100,9 @@ class Book:
     version: Version = field(default=Version(0, None))
     #: The addresses of its loaded files, by table, and whether they hold what was loaded, for all that is known.
     files: dict[tuple[str, str], bool] = field(default_factory=dict)
-    #: The folders that its file names were relative to.
+    #: The folders that its file names were relative to, as the pipeline file calls them, and their addresses.
     roots: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
 
     @property
     def position(self) -> Position:
@@ -197,6 +198,7 @@ class MemoryLedger:
                     if (here := _address(pipeline, name)) in book.files:
                         book.files[here] = False
         book.roots |= {after.terms[ROOT]} if ROOT in after.terms else set()
+        book.folders |= {pipeline.folder} if pipeline.folder is not None else set()
         book.declared = replace(pipeline, declaration=after)
         return book.version
 
@@ -462,7 +464,7 @@ def _address(pipeline: Pipeline, name: str) -> tuple[str, str]:
 def _is_elsewhere(book: Book, name: str, here: Pipeline | None) -> bool:
     """Whether the folder was ever moved, and the file of this name was not seen in it since."""
     root = here and here.declaration.terms.get(ROOT)
-    if here is None or root is None or book.roots <= {root}:
+    if here is None or root is None or (book.roots <= {root} and book.folders <= {here.folder}):
         return False
     return not book.files.get(_address(here, name))
 

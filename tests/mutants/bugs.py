@@ -4334,6 +4334,15 @@ BUGS = (
         ),
     ),
     Bug(
+        name="files in another working directory are the loaded ones by their names",
+        file=LOADED_FILES_SQL,
+        correct="has_moved = has_moved OR folder IS NOT NULL",
+        wrong="has_moved = has_moved",
+        tests=(
+            f"{OF_LOADED_FILES}::test_files_of_another_folder_to_which_the_same_path_leads_delete_and_repeat_no_rows",
+        ),
+    ),
+    Bug(
         name="a folder that was moved back is trusted",
         file="dedup_core/onceload_core/postgres/loaded_files.py",
         correct='SQL["distrust_files" if is_moved else "follow_folder"]',

@@ -107,14 +107,16 @@ SELECT producer.name, producer.generation, producer.producer_id
 
 -- name: latest_generations
 -- A generation that was registered but never used counts only if there is no other.
--- Files are elsewhere if the folder was ever moved, and no file that was compared with them has their name there.
+-- Files are elsewhere if the folder was ever another one, by an edit or without it, and no file that was compared with
+-- them has their name there. A process that only looks may see the folder of the last load at another address.
 WITH moved AS MATERIALIZED (
     SELECT CASE WHEN now.terms ->> 'source.root' = :root THEN pipeline.folder ELSE :folder END AS folder
       FROM onceload.pipeline JOIN onceload.declaration AS now USING (pipeline_id, version)
-     WHERE pipeline_id = :pipeline_id
-       AND EXISTS (
-           SELECT FROM onceload.declaration
-            WHERE declaration.pipeline_id = :pipeline_id AND declaration.terms ->> 'source.root' <> :root)
+     WHERE pipeline_id = :pipeline_id AND CAST(:root AS text) IS NOT NULL
+       AND (pipeline.has_moved
+            OR EXISTS (
+                SELECT FROM onceload.declaration
+                 WHERE declaration.pipeline_id = :pipeline_id AND declaration.terms ->> 'source.root' <> :root))
 )
 SELECT DISTINCT ON (producer.name) producer.name, producer.producer_id,
        CASE WHEN moved.folder IS NULL THEN false

@@ -91,13 +91,15 @@ SELECT terms ->> 'target.table'
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline_id = :pipeline_id;
 
 -- name: set_folder
-UPDATE onceload.pipeline SET folder = :folder WHERE pipeline_id = :pipeline_id;
+-- The first folder is no move.
+UPDATE onceload.pipeline SET folder = :folder, has_moved = has_moved OR folder IS NOT NULL
+ WHERE pipeline_id = :pipeline_id;
 
 -- name: follow_folder
--- The folder has another address, such as after a move of the project or on another machine: the files keep the earlier
--- address too.
-INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name)
-SELECT DISTINCT table_id, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name
+-- The folder has another address, such as after a move of the project, on another machine, or in another working
+-- directory: the files keep the earlier address too. Files of their names may be others here.
+INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name, is_compared)
+SELECT DISTINCT table_id, sha256(convert_to(:folder || name, 'UTF8')), pipeline_id, name, false
   FROM onceload.loaded_file WHERE pipeline_id = :pipeline_id
  ORDER BY 2
 ON CONFLICT ON CONSTRAINT loaded_files_have_one_pipeline DO NOTHING;

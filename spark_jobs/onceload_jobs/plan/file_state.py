@@ -235,9 +235,9 @@ _REWRITTEN = {
 
 
 _OTHER_FILE = (
-    "it has the name of a file that was loaded before the folder was moved (source.moved_from), but {0}. Nothing of it "
-    "is loaded, and the rows that were loaded under this name stay. If it is that file, restore its content. If it is "
-    "a new file, give it another name"
+    "it has the name of a file that was loaded from another folder (source.moved_from, a relative path or a link leads "
+    "here now), but {0}. Nothing of it is loaded, and the rows that were loaded under this name stay. If it is that "
+    "file, restore its content. If it is a new file, give it another name"
 )
 _MOVED = "some of its rows were loaded with other row numbers than they have now, perhaps from a damaged copy of it"
 _LOADED_TWICE = "A new generation would load them a second time, so nothing more of it is loaded"
