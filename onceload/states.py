@@ -158,9 +158,8 @@ def _well(found: Found) -> tuple[State, str]:
         return State.LOADING, _of_sessions(found.row)
     if found.lag is not None and found.lag.files:
         is_scheduled = found.declared is not None and found.declared.schedule is not None
-        them = "it" if found.lag.files == 1 else "them"
-        then = f"the next scheduled run loads {them}" if is_scheduled else f"no schedule, so start a load of {them}"
-        return State.FINE, f"{counted(found.lag.files, 'new file')}; {then}"
+        then = "the next scheduled run loads them" if is_scheduled else "no schedule, so start a load"
+        return State.FINE, f"new records in {counted(found.lag.files, 'file')}; {then}"
     if found.lag is None:
         return State.FINE, "no known problem; new files were not counted"
     # Loads that move files away leave an empty source.
@@ -217,15 +216,15 @@ def _late(found: Found, *, now: datetime) -> Iterator[Cause]:
     limit, since = late_since(found.declared, now=now), found.lag.waiting_since
     if limit is None or since is None:
         return
-    what_now = f"run `onceload load {found.file}`, and see why the schedule has not loaded them"
+    what_now = f"run `onceload plan {found.file}`, which shows what each file waits for"
     listed_at = _listed_at(found.attempt, now=now)
     if since < limit:
-        reason = f"new files have been waiting for {time_in_words(now.timestamp() - since)}"
+        reason = f"new records have been waiting for {time_in_words(now.timestamp() - since)}"
         yield Cause(state=State.LATE, reason=reason, next=what_now)
     elif listed_at is not None and listed_at < limit and found.declared.schedule != ON_ARRIVAL:
         # A file that grows has always just been modified.
         age = time_in_words(now.timestamp() - listed_at)
-        reason = f"new files wait, and no load has listed the source for {age}"
+        reason = f"new records wait, and no load has listed the source for {age}"
         yield Cause(state=State.LATE, reason=reason, next=what_now)
 
 

@@ -49,7 +49,7 @@ def test_the_overview_has_every_pipeline_and_the_worst_comes_first(show):
         "needs a person 1 file cannot be loaded; 1 dead letter Next: run onceload plan "
     )
     assert lines["rewritten"][1].startswith("needs a person 1 file cannot be loaded Next: ")
-    assert lines["late"][1].startswith("late new files have been waiting for 2")
+    assert lines["late"][1].startswith("late new records have been waiting for 2")
     assert lines["late"][3].startswith("1 file, 9 B waiting for 2")
     assert lines["well"][1] == "fine all files are loaded"
     assert lines["well"][4].endswith("3 rows")

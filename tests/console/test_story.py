@@ -97,7 +97,7 @@ def test_a_late_file_is_loaded(page, day):
     day.ask("UPDATE onceload.attempt SET looked_at = looked_at - interval '3 hours' WHERE pipeline = 'late'")
     day.write("late/b.jsonl", '{"n": 2}\n', age_s=7200)
     assert "late" in state(page, "late")
-    assert "new files have been waiting for" in state(page, "late")
+    assert "new records have been waiting for" in state(page, "late")
 
     follow(page, "late", "Load now")
     page.get_by_role("button", name="Load").click()

@@ -237,8 +237,8 @@ def test_a_run_that_could_only_load_what_a_kept_batch_holds_is_tried_again_and_n
         "AirflowException False nothing can be loaded, because other runs hold all new files: a.jsonl: "
     )
     assert "batch other is staged but not published, and holds it until " in said
-    assert f"(`onceload publish {tmp_path}/readings.yaml --batch=other`)" in said
-    assert "If that batch is a run of a DAG, clear its failed task to publish it" in said
+    assert f"run `onceload publish {tmp_path}/readings.yaml --batch=other`" in said
+    assert "If the batch is a run of a DAG, clear the failed task of that run instead" in said
 
 
 @pytest.mark.parametrize(

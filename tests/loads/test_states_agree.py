@@ -4,6 +4,7 @@ An oracle reads files, table, quarantine and ledger, and remembers when each fil
 times of all files and records back.
 """
 
+import gzip
 import io
 import json
 import os
@@ -58,6 +59,7 @@ class Step(StrEnum):
     APPEND = "a good record"
     APPEND_MANY = "many good records"
     APPEND_BAD = "a bad record"
+    APPEND_OPEN = "a record without its newline"
     REMOVE = "a file is removed"
     AWAY = "the source goes away"
     BACK = "the source comes back"
@@ -82,6 +84,8 @@ class Oracle:
 
     now: float = 0.0
     since: dict[str, float] = field(default_factory=dict)
+    #: The records of each file that waited before.
+    waited: dict[str, set[int]] = field(default_factory=dict)
     changed: dict[str, float] = field(default_factory=dict)
     #: When a load last listed all files, in whatever way it ended, and when one last succeeded.
     last_listing: float = 0.0
@@ -90,9 +94,13 @@ class Oracle:
     #: The records whose rows a rewind has deleted.
     rolled_back: set[int] = field(default_factory=set)
 
-    def update(self, waiting: set[str], *, rewound: bool = False) -> None:
+    def update(self, waiting: dict[str, set[int]], *, rewound: bool = False) -> None:
         came = {name: max(self.changed[name], self.last_success) if rewound else self.now for name in waiting}
-        self.since = {name: self.since.get(name, came[name]) for name in waiting}
+        loaded = {name for name, before in self.waited.items() if before - waiting.get(name, set())}
+        # What is left after a load of a part of a file is its last line.
+        left = {name: self.changed[name] for name in loaded & waiting.keys()}
+        self.since = {name: left.get(name, self.since.get(name, came[name])) for name in waiting}
+        self.waited = waiting
 
     @property
     def is_late(self) -> bool:
@@ -153,11 +161,14 @@ class World:
     def change(self, step: Step, path: Path, which: str) -> None:
         is_there = self.landing.is_dir()
         match step:
-            case Step.APPEND | Step.APPEND_MANY | Step.APPEND_BAD if is_there:
+            case Step.APPEND | Step.APPEND_MANY | Step.APPEND_BAD | Step.APPEND_OPEN if is_there:
+                before = path.read_text() if path.exists() else ""
+                quote, mark = ('"', "x") if step is Step.APPEND_BAD else ("", "")
                 lines = 200 if step is Step.APPEND_MANY else 1
+                added = [f'{{"n": {quote}{mark}{next(self._numbers)}{quote}}}' for _ in range(lines)]
                 with path.open("a") as file:
-                    quote, mark = ('"', "x") if step is Step.APPEND_BAD else ("", "")
-                    file.writelines(f'{{"n": {quote}{mark}{next(self._numbers)}{quote}}}\n' for _ in range(lines))
+                    file.write("" if not before or before.endswith("\n") else "\n")
+                    file.write("\n".join(added) + ("" if step is Step.APPEND_OPEN else "\n"))
                 self.oracle.changed[path.name] = self.oracle.now
             case Step.REMOVE if path.exists():
                 path.unlink()
@@ -240,10 +251,10 @@ class World:
 
     # The truth.
 
-    def waiting(self) -> set[str]:
-        """The files with a record that is neither in the table nor quarantined, retried or discarded."""
+    def waiting(self) -> dict[str, set[int]]:
+        """The records of each file that are neither in the table nor quarantined, retried or discarded."""
         taken = self.taken()
-        return {name for name, numbers in self.written().items() if numbers - taken}
+        return {name: left for name, numbers in self.written().items() if (left := numbers - taken)}
 
     def taken(self) -> set[int]:
         taken = {_number(bytes(raw)) for (raw,) in self.of_pipeline("SELECT raw FROM onceload.quarantine")}
@@ -396,6 +407,18 @@ _PAST = {
         [(Step.APPEND, "b"), *[(each, "a") for each in (Step.APPEND, Step.LOAD, Step.REWIND, Step.REMOVE, Step.LOAD)]],
         "needs a person",
     ),
+    "a last line has no newline": (
+        [(Step.APPEND_OPEN, "a"), (Step.LOAD, "a"), (Step.HOUR, "a"), (Step.LOAD, "a")],
+        "late",
+    ),
+    "a last line has no newline just now": (
+        [*[(each, "a") for each in (Step.APPEND_OPEN, Step.LOAD, Step.HOUR, Step.APPEND_OPEN, Step.LOAD)]],
+        "fine",
+    ),
+    "a last line has had no newline since before a failure": (
+        [*[(each, "a") for each in (Step.APPEND, Step.APPEND_OPEN, Step.BROKEN, Step.HOUR, Step.LOAD)]],
+        "late",
+    ),
     "a file is gone that was late": (
         [(Step.APPEND, "a"), (Step.HOUR, "a"), (Step.REMOVE, "a")],
         "fine",
@@ -408,3 +431,28 @@ _PAST = {
 def test_a_state_is_shown_that_was_hidden_once(worlds, steps, state, publish):
     with worlds(publish, "") as world:
         assert list(run(world, steps, asked={len(steps) - 2}))[-1] == state
+
+
+def test_files_behind_one_that_is_not_complete_wait_since_they_came(worlds):
+    """In order, none of them is loaded before the last line of the first one is complete."""
+    with worlds("staged\ndelivery: {mode: ordered}", "") as world:
+        steps = [(Step.APPEND_OPEN, "a"), (Step.APPEND, "b"), (Step.LOAD, "a"), (Step.HOUR, "a")]
+        assert list(run(world, [*steps, (Step.REMOVE, "a")], asked={3})) == ["late", "late"]
+
+
+def test_a_packed_file_that_breaks_off_waits_until_it_is_complete(worlds):
+    with worlds("staged", "") as world:
+        world.file.write_text(world.file.read_text().replace("*.jsonl", "*.jsonl.gz"))
+        packed = gzip.compress(b'{"n": 1}\n' * 1000)
+        (world.landing / "a.jsonl.gz").write_bytes(packed[:-9])
+        states = []
+        for _ in range(2):
+            world.load(Choice())
+            world.pass_an_hour()
+            world.load(Choice())
+            states.append(world.shown())
+        (world.landing / "a.jsonl.gz").write_bytes(packed)
+        world.load(Choice())
+
+        assert states == [dict.fromkeys(("console", "status", "metrics"), "late")] * 2
+        assert set(world.shown().values()) == {"fine"}

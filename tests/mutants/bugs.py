@@ -2518,7 +2518,7 @@ TARGET_BUGS = (
     Bug(
         name="a file that is empty for a moment is a new generation",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="        if not listed.size:\n            return Note(name=listed.name, reason=_EMPTY)\n",
+        correct="        if not listed.size:\n            return Note(name=listed.name, reason=_EMPTY, is_settled=True)\n",
         wrong="",
         tests=(f"{OF_LOADS}::test_a_file_that_is_uploaded_again_begins_a_generation_only_with_other_content",),
     ),
@@ -5032,6 +5032,24 @@ BUGS = (
         tests=(f"{OF_STATES}[a source that cannot be read-staged]",),
     ),
     Bug(
+        name="a last line without its newline waits unseen",
+        file="spark_jobs/onceload_jobs/plan/plan.py",
+        correct="        names = (note.name for note in notes if note.leaves_records)\n",
+        wrong="        names = (note.name for note in notes if note.is_busy or note.is_unreadable)\n",
+        tests=(
+            f"{OF_STATES}[a last line has no newline-staged]",
+            "tests/loads/test_states_agree.py::test_files_behind_one_that_is_not_complete_wait_since_they_came",
+            "tests/loads/test_states_agree.py::test_a_packed_file_that_breaks_off_waits_until_it_is_complete",
+        ),
+    ),
+    Bug(
+        name="the last line of a file that grows waits since the first one did",
+        file="dedup_core/onceload_core/postgres/attempts.sql",
+        correct="    ON CONFLICT (pipeline, name) DO UPDATE SET since = excluded.since\n",
+        wrong="    ON CONFLICT (pipeline, name) DO UPDATE SET since = waiting_file.since\n",
+        tests=(f"{OF_STATES}[a last line has no newline just now-staged]",),
+    ),
+    Bug(
         name="a load of one file ends the wait of all others",
         file="dedup_core/onceload_core/postgres/attempts.py",
         correct="        return self.has_listed and self.exit_code is ExitCode.DONE",
@@ -5055,7 +5073,7 @@ BUGS = (
     Bug(
         name="files that a failed load leaves are not remembered",
         file="dedup_core/onceload_core/postgres/attempts.py",
-        correct="        _leave(connection, pipeline, names)\n",
+        correct="        _leave(connection, pipeline, names, begun_at=begun_at)\n",
         wrong="",
         tests=(f"{OF_STATES}[a file that a failed load has left is late, and grows-staged]",),
     ),

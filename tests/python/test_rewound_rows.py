@@ -135,6 +135,6 @@ def test_later_rows_go_on_under_another_name_if_rewound_ones_no_longer_exist(row
     load(rows, 0, 20)
     rows.pipeline().recover_rewind(position=0)
 
-    with pytest.raises(onceload.OfferRefused, match="if they no longer exist, load later rows under another name"):
+    with pytest.raises(onceload.OfferRefused, match="if they no longer exist, load later rows under the name of a new"):
         load(rows, 20, 30)
     assert load(rows, 20, 30, producer="crm from 20 on") == 10

@@ -72,14 +72,14 @@ def end(engine: Engine, pipeline: str, batch: Batch, ended: Ended, *, begun_at: 
         "names": array(names),
     }
     with suppress(OnceloadError, DBAPIError), transaction(engine, pipeline, doing=_ENDING) as connection:
-        _leave(connection, pipeline, names)
+        _leave(connection, pipeline, names, begun_at=begun_at)
         connection.execute(SQL["end"], binds)
 
 
 def keep(engine: Engine, pipeline: str, batch: Batch, *, left: Mapping[str, float | None]) -> None:
     """Record that a load of all files has staged its batch, so that its files wait to be published."""
     with suppress(OnceloadError, DBAPIError), transaction(engine, pipeline, doing=_ENDING) as connection:
-        _leave(connection, pipeline, _oldest(left))
+        _leave(connection, pipeline, _oldest(left), begun_at=None)
         connection.execute(SQL["keep"], {"pipeline": pipeline, "batch": batch})
 
 
@@ -93,11 +93,13 @@ def _oldest(left: Mapping[str, float | None]) -> dict[str, float | None]:
     return dict(sorted(left.items(), key=lambda each: (each[1] or 0.0, each[0]))[:_NAMES_MAX])
 
 
-def _leave(connection: Connection, pipeline: str, left: Mapping[str, float | None]) -> None:
+def _leave(
+    connection: Connection, pipeline: str, left: Mapping[str, float | None], *, begun_at: datetime | None
+) -> None:
     connection.execute(SQL["one_at_a_time"], {"pipeline": pipeline})
     if left:
-        times = {"names": array(left), "modified_s": list(left.values())}
-        connection.execute(SQL["leave"], {"pipeline": pipeline, **times})
+        binds = {"names": array(left), "modified_s": list(left.values()), "begun_at": begun_at}
+        connection.execute(SQL["leave"], {"pipeline": pipeline, **binds})
 
 
 def look_attempts(engine: Engine, *, only: str | None = None) -> Sequence[Record]:

@@ -10,14 +10,25 @@ SELECT pg_advisory_xact_lock(hashtextextended('onceload.attempt ' || :pipeline, 
 
 -- name: leave
 -- Files that are left for the first time have been waiting since they came, but were not there when the last load that
--- read all new files began. This runs before the outcome is stored.
+-- read all new files began. A file of which something was loaded meanwhile waits anew: what is left came later. This
+-- runs before the outcome is stored.
 INSERT INTO onceload.waiting_file (pipeline, name, since)
 SELECT :pipeline, file.name,
        least(clock_timestamp(),
              greatest(to_timestamp(coalesce(file.modified_s, 'infinity')),
                       (SELECT max(looked_at) FROM onceload.attempt WHERE pipeline = :pipeline)))
   FROM unnest(CAST(:names AS text[]), CAST(:modified_s AS double precision[])) AS file (name, modified_s)
-    ON CONFLICT (pipeline, name) DO NOTHING;
+    ON CONFLICT (pipeline, name) DO UPDATE SET since = excluded.since
+ WHERE CAST(:begun_at AS timestamptz) <= (
+       SELECT max(ledger.committed_at)
+         FROM onceload.producer
+        CROSS JOIN LATERAL (
+              SELECT pipeline_id, position FROM onceload.ledger_span
+               WHERE ledger_span.producer_id = producer.producer_id AND records > 0
+               ORDER BY position DESC LIMIT 1) AS last
+         JOIN onceload.ledger ON ledger.pipeline_id = last.pipeline_id AND ledger.position = last.position
+        WHERE producer.pipeline_id = (SELECT pipeline_id FROM onceload.pipeline WHERE name = :pipeline)
+          AND producer.name = excluded.name);
 
 -- name: end
 -- Files that the load has not left were loaded, or are gone; one that was not about all files knows only its own.

@@ -48,6 +48,8 @@ class Note:
     is_kept: bool = False
     #: It contains more than the other run loads: plan it again when that run is done.
     has_more: bool = False
+    #: It has no record that waits to be loaded.
+    is_settled: bool = False
     #: About fields of records, and not about a file.
     ignored: Ignored | None = None
 
@@ -67,6 +69,11 @@ class Note:
         what = f"Restore the file, or write it again. To delete its loaded rows instead, run {ask}"
         note = cls(name=name, reason=found, needs_a_person=True).of_no_replacement()
         return replace(note, reason=f"{note.reason}. {what}")
+
+    @property
+    def leaves_records(self) -> bool:
+        """Whether the file has, or may have, records that a later load takes without a person."""
+        return not (self.needs_a_person or self.is_settled or self.ignored is not None)
 
     def of_no_replacement(self) -> "Note":
         return replace(self, reason=f"{self.reason.removesuffix('.')}. Its loaded rows stay and are not replaced")

@@ -26,12 +26,12 @@ class Recorded:
     report: Report = field(init=False)
 
     def planned(self, plan: Plan) -> None:
-        self.left, self.has_files = plan.waiting | _unread(plan, plan.notes), plan.has_files
+        self.left, self.has_files = plan.waiting | plan.left_by(plan.notes), plan.has_files
 
     def worked(self, plan: Plan, notes: Sequence[Note], *, claimed: frozenset[str]) -> None:
         """The load has worked on its last plan."""
         waiting = {name: at for name, at in plan.waiting.items() if name in claimed}
-        self.left = waiting | _unread(plan, notes)
+        self.left = waiting | plan.left_by(notes)
 
 
 @contextmanager
@@ -71,14 +71,9 @@ def recorded(engine: Engine, pipeline: str, batch: Batch, *, is_whole: bool) -> 
 def ended_by(plan: Plan, *, is_whole: bool) -> Ended:
     """How a run ends that finds nothing to load."""
     code = code_of(plan.notes, is_idle=True)
-    left = plan.waiting | _unread(plan, plan.notes)
+    left = plan.waiting | plan.left_by(plan.notes)
     reason = _reason_of_notes(code, plan.notes)
     return Ended(exit_code=code, reason=reason, left=left, has_files=plan.has_files, is_whole=is_whole)
-
-
-def _unread(plan: Plan, notes: Sequence[Note]) -> dict[str, float | None]:
-    names = (note.name for note in notes if note.is_busy or note.is_unreadable)
-    return {name: plan.modified[name] for name in names if name in plan.modified}
 
 
 def _code_of(error: BaseException) -> ExitCode:

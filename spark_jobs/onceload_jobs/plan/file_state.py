@@ -105,7 +105,7 @@ def _state_of(
         return Note(name=listed.name, reason=_OTHER_FILE.format(reason), needs_a_person=True)
     if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
         if not listed.size:
-            return Note(name=listed.name, reason=_EMPTY)
+            return Note(name=listed.name, reason=_EMPTY, is_settled=True)
         if _may_be_a_beginning(declared.source, listed, fingerprint):
             return Note(name=listed.name, reason=_BEGINS_ALIKE, needs_a_person=True)
     return _next_state(declared, listed, producer_id, state, reason)

@@ -1,6 +1,6 @@
 """What a load would read, from which byte, and why not the rest; nothing is written, and Spark is not needed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -59,9 +59,14 @@ class Plan:
 
     @property
     def waiting(self) -> dict[str, float | None]:
-        """The files that are new or being loaded, with the time when each was modified."""
-        busy = (note.name for note in self.notes if note.is_busy)
-        return {name: self.modified.get(name) for name in (*(file.listed.name for file in self.to_read), *busy)}
+        """The files with records that are not loaded yet and could be read, with the time when each was modified."""
+        to_read = {file.listed.name: self.modified.get(file.listed.name) for file in self.to_read}
+        return to_read | self.left_by(note for note in self.notes if not note.is_unreadable)
+
+    def left_by(self, notes: Iterable[Note]) -> dict[str, float | None]:
+        """Those of the listed files whose notes say that they may still have such records."""
+        names = (note.name for note in notes if note.leaves_records)
+        return {name: self.modified[name] for name in names if name in self.modified}
 
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
