@@ -417,3 +417,24 @@ CREATE TABLE onceload.waiting_file (
     since     timestamptz NOT NULL,
     CONSTRAINT waiting_files_have_no_twins PRIMARY KEY (pipeline, name)
 );
+
+-- A rename takes them along: they are kept by name, because a load may fail before its pipeline is known. A load under
+-- the new name was refused before, and what is known of it goes.
+CREATE FUNCTION onceload.make_way_for_name() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    refused bigint := (SELECT pipeline_id FROM onceload.pipeline WHERE name = NEW.name AND position = 0);
+BEGIN
+    DELETE FROM onceload.delivery WHERE pipeline_id = refused;
+    DELETE FROM onceload.session WHERE pipeline_id = refused;
+    DELETE FROM onceload.producer WHERE pipeline_id = refused;
+    DELETE FROM onceload.declaration WHERE pipeline_id = refused;
+    DELETE FROM onceload.pipeline WHERE pipeline_id = refused;
+    DELETE FROM onceload.attempt WHERE pipeline = NEW.name;
+    DELETE FROM onceload.waiting_file WHERE pipeline = NEW.name;
+    UPDATE onceload.attempt SET pipeline = NEW.name WHERE pipeline = OLD.name;
+    UPDATE onceload.waiting_file SET pipeline = NEW.name WHERE pipeline = OLD.name;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER pipeline_is_renamed BEFORE UPDATE OF name ON onceload.pipeline
+    FOR EACH ROW WHEN (OLD.name <> NEW.name) EXECUTE FUNCTION onceload.make_way_for_name();

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from onceload.named_files import with_file
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
-from onceload.terminal import words
+from onceload.terminal import time_in_words, words
 from onceload_core.declaration import LoadedByAnother
 from onceload_core.errors import DatabaseLost, OnceloadError
 from onceload_core.postgres import PostgresLedger
@@ -31,6 +31,8 @@ from onceload_jobs.verify.rewound import Lost
 _ANY_DAY = "onceload-any-day"
 #: The longest wait is remembered for so many hours.
 HOURS = 48
+#: A listing that takes longer than this may never end, as of a store that does not answer.
+_STALE_AFTER_S = 1800.0
 #: As many of the files that wait, and of those that need a person, are kept by name.
 _NAMES_MAX = 100
 
@@ -129,6 +131,8 @@ class Behind:
     #: when they were listed. Hours without a listing are missing.
     waits: dict[str, dict[int, float]] = field(default_factory=dict)
     _before: dict[str, dict[str, _Seen]] = field(default_factory=dict)
+    #: The pipeline whose source is being listed, and since when, by the monotonic clock.
+    _listing: tuple[str, float] | None = None
 
     def look(self, *, only: str | None = None) -> None:
         """Read the pipeline files, and measure every pipeline or one."""
@@ -154,6 +158,7 @@ class Behind:
         """Measure every pipeline; if one fails, its last values stay, and their age shows it."""
         described = self.described
         for name, each in described.items():
+            self._listing = name, time.monotonic()
             try:
                 lag = self._lag_of(each.declared)
                 # As soon as it is known, because others may take long.
@@ -167,9 +172,26 @@ class Behind:
             except Exception as error:  # noqa: BLE001 - libraries of stores raise errors of their own.
                 reason = with_file(str(error), each.path) or type(error).__name__
                 failed[name] = Unknown(reason=reason, is_of_file=False)
+            finally:
+                self._listing = None
         self._report(failed)
         self.seen = {name: seen for name, seen in self.seen.items() if name in described}
         self.failed = failed
+
+    def unknown(self, name: str) -> Unknown | None:
+        """Why the lag of a pipeline is not known, or no longer, as if a listing does not end."""
+        if name in self.failed or self._listing is None:
+            return self.failed.get(name)
+        listing, since = self._listing
+        listed_at = min(since, self.seen[name][0] if name in self.seen else since)
+        now = time.monotonic()
+        if now - since < _STALE_AFTER_S:
+            return None
+        took = f"listing the files of {listing} has not ended for {time_in_words(now - since)}"
+        reason = (
+            took if name == listing else f"its files were last listed {time_in_words(now - listed_at)} ago, as {took}"
+        )
+        return Unknown(reason=reason, is_of_file=False)
 
     def _lag_of(self, declared: Declared) -> Lag:
         ledger, now = PostgresLedger(self.engine), time.time()

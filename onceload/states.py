@@ -117,7 +117,7 @@ def all_found(
     last = {attempt.pipeline: attempt for attempt in look_attempts(engine, only=only)}
     owed = find_all_owed(engine, only=only)
     seen: Mapping[str, tuple[float, Lag]] = behind.seen if behind else {}
-    failed: Mapping[str, Unknown] = behind.failed if behind else {}
+    failed = {name: behind.unknown(name) for name in (*behind.described, *behind.failed)} if behind else {}
     described: Mapping[str, Described] = behind.described if behind else {}
     names = dict.fromkeys([*known, *last, *seen, *failed, *described])
     return [

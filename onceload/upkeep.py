@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from onceload_core.postgres.upkeep import forget_messages, pipelines, tidy
+from onceload_core.postgres.upkeep import forget_attempts, forget_messages, pipelines, tidy
 
 
 def delete_unused(engine: Engine, *, home: Path) -> dict[str, int]:
@@ -18,6 +18,7 @@ def delete_unused(engine: Engine, *, home: Path) -> dict[str, int]:
         "old_audits": sum(each.audits for each in gone),
         "idle_producers": sum(each.producers for each in gone),
         "days_of_business_ids": len(forget_messages(engine)),
+        "loads_of_unknown_pipelines": forget_attempts(engine),
         "unused_stages": sweep(engine),
         "old_pages_of_audits": drop_old_pages(home / "quality"),
     }

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +18,7 @@ from onceload.embedded import PostgresVersion
 from onceload_core.postgres import LedgerSettings, connect
 from tests.logged import Logged
 from tests.servers import execute, temporary_database, temporary_server
-from tests.share import Share, of_turn
+from tests.share import Share, sort_for_turn
 
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
 
@@ -43,7 +43,7 @@ def pytest_unconfigure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", type=Path, help="write the pictures of the console for the docs into this folder")
     parser.addoption("--minutes-max", type=float, help="begin no test after so many minutes, and list those left out")
-    parser.addoption("--turn", help="any text, such as the name of a commit: each has an order of its own")
+    parser.addoption("--turn", type=int, help="a time in seconds, as of a commit: each three hours have a turn")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -72,11 +72,13 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest tests come first, so that none is left for the end, and those with Spark next, in one process.
 
-    With `--turn`, the files come in an order of that turn instead: each has its chance to be in a share of the time.
+    With `--turn`, the files begin at a place of that turn instead: a share of them is another one in each turn.
     Each process begins with its own part of the list. One that has nothing left takes from the end of another's part.
     """
-    turn = config.getoption("--turn")
-    items.sort(key=partial(of_turn, turn) if turn else _rank)
+    if (turn := config.getoption("--turn")) is None:
+        items.sort(key=_rank)
+    else:
+        sort_for_turn(items, turn)
 
 
 def _rank(item: pytest.Item) -> int:

@@ -106,7 +106,9 @@ def test_a_change_whose_commit_gets_no_answer_is_unknown_and_may_be_repeated(eng
         change.make(through_proxy, claim)
 
     assert not proxy.doom_is_pending
-    assert f"Run `{change.see}` to see which. If it did not take effect, run the same command again" in str(unknown.value)
+    assert f"Run `{change.see}` to see which. If it did not take effect, run the same command again" in str(
+        unknown.value
+    )
     if fate is not Fate.UNDER_WAY:
         assert change.is_made(engine) is (fate is Fate.ANSWER_SWALLOWED)
     change.make(through_proxy, claim)

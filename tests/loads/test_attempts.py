@@ -16,6 +16,7 @@ from onceload_core.pause import PipelinePaused
 from onceload_core.postgres import LedgerSettings, pausing
 from onceload_core.postgres.attempts import find_left, look_attempts
 from onceload_core.postgres.metrics import look_now
+from onceload_core.postgres.upkeep import forget_attempts
 from onceload_jobs.load import load as loading
 from onceload_jobs.load import recorded
 from onceload_jobs.load.offering import Offering
@@ -25,6 +26,36 @@ from onceload_jobs.pipeline.declared import Publish, QuarantineLimit
 from onceload_jobs.plan.choice import Choice
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
+
+
+def test_a_rename_takes_the_last_outcome_and_the_waits_along(loads: Loads) -> None:
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("b.jsonl", line(2)[:-1])
+    loads.load()
+    before = find_left(loads.engine, "events")
+    new = replace(loads.declared, pipeline=replace(loads.declared.pipeline, name="new"))
+    with pytest.raises(OnceloadError):
+        loads.load(pipeline=new.pipeline)
+    assert look_attempts(loads.engine, only="new")
+
+    execute(loads.dsn, "UPDATE onceload.pipeline SET name = 'new' WHERE name = 'events'")
+
+    assert list(before.since) == ["b.jsonl"]
+    assert find_left(loads.engine, "new") == before
+    assert [(each.pipeline, each.exit_code) for each in look_attempts(loads.engine)] == [("new", 0)]
+
+
+def test_upkeep_forgets_old_loads_of_names_that_are_no_pipeline(loads: Loads) -> None:
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    old = "INSERT INTO onceload.attempt (pipeline, batch, begun_at) VALUES ('{}', 'b', now() - interval '{} days')"
+    for name, days in (("gone", 31), ("young", 29), ("events", 31)):
+        execute(loads.dsn, old.format(name, days))
+
+    assert [forget_attempts(loads.engine) for _ in range(2)] == [1, 0]
+
+    assert {each.pipeline for each in look_attempts(loads.engine)} == {"events", "young"}
 
 
 class Killed(BaseException):

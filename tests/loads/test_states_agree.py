@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -23,7 +24,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from onceload import cli, settling
+from onceload import cli, lag, settling
 from onceload.console.overview import lines_of
 from onceload.lag import Behind
 from onceload.metrics import Metrics
@@ -38,6 +39,7 @@ from onceload_jobs.load.load import load
 from onceload_jobs.load.offering import Offering
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.plan.choice import Choice
+from onceload_jobs.plan.plan import make_plan
 from onceload_jobs.recover.rewind import rewind
 from tests.laws import examples
 from tests.loads.conftest import InThisProcess
@@ -438,6 +440,40 @@ def test_files_behind_one_that_is_not_complete_wait_since_they_came(worlds):
     with worlds("staged\ndelivery: {mode: ordered}", "") as world:
         steps = [(Step.APPEND_OPEN, "a"), (Step.APPEND, "b"), (Step.LOAD, "a"), (Step.HOUR, "a")]
         assert list(run(world, [*steps, (Step.REMOVE, "a")], asked={3})) == ["late", "late"]
+
+
+def test_a_source_that_does_not_answer_is_shown_for_all_that_wait_for_it(worlds, monkeypatch):
+    """As a mount of a server that is gone. The sources behind it are not listed either."""
+    with worlds("direct", "") as world:
+        for name, place in ((f"{world.name}_x", "hung"), (f"{world.name}_y", "behind")):
+            declared = world.file.read_text().replace(world.name, name).replace("/landing/", f"/{place}/")
+            world.file.with_name(f"{place}.yaml").write_text(declared)
+            (world.folder / place).mkdir()
+            (world.folder / place / "a.jsonl").touch()
+        world.load(Choice())
+        world.behind.look()
+        began, ends = threading.Event(), threading.Event()
+
+        def plan(declared, *arguments, **options):
+            if "/hung/" in declared.source.path:
+                began.set()
+                ends.wait()
+            return make_plan(declared, *arguments, **options)
+
+        monkeypatch.setattr(lag, "make_plan", plan)
+        monkeypatch.setattr(lag, "_STALE_AFTER_S", 0.0)
+        looking = threading.Thread(target=world.behind.look)
+        looking.start()
+        began.wait()
+        try:
+            lines = {line.name: line for line in lines_of(world.engine, world.behind, now=datetime.now(UTC))}
+        finally:
+            ends.set()
+            looking.join()
+
+        shown = {name: lines[f"{world.name}_{name}"] for name in "xy"}
+        assert [str(line.state) for line in shown.values()] == ["cannot be read"] * 2
+        assert f"listing the files of {world.name}_x has not ended for" in shown["y"].reason
 
 
 def test_a_packed_file_that_breaks_off_waits_until_it_is_complete(worlds):

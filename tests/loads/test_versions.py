@@ -13,6 +13,7 @@ from onceload_core.errors import NotAlone, NotFound
 from onceload_core.names import Batch, DeliveryId, Position, SessionName
 from onceload_core.pipeline import Guarantee
 from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.attempts import look_attempts
 from onceload_core.postgres.by_hand import redrive
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.upkeep import forget_messages
@@ -393,6 +394,7 @@ def test_a_pipeline_that_is_renamed_in_the_database_too_goes_on(loads):
     load_now(loads, renamed(loads.declared))
 
     assert loads.rows() == [1, 2, 3]
+    assert [each.pipeline for each in look_attempts(loads.engine)] == ["events2"]
     assert verify(renamed(loads.declared), loads.engine, deep=True).differing == 0
 
 

@@ -2518,8 +2518,8 @@ TARGET_BUGS = (
     Bug(
         name="a file that is empty for a moment is a new generation",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="        if not listed.size:\n            return Note(name=listed.name, reason=_EMPTY, is_settled=True)\n",
-        wrong="",
+        correct="            return Note(name=listed.name, reason=_EMPTY, is_settled=True)\n",
+        wrong="            pass\n",
         tests=(f"{OF_LOADS}::test_a_file_that_is_uploaded_again_begins_a_generation_only_with_other_content",),
     ),
     Bug(
@@ -5030,6 +5030,22 @@ BUGS = (
         correct="        yield Cause(state=State.UNREADABLE, reason=found.failed.reason, next=what_now)\n",
         wrong="        pass\n",
         tests=(f"{OF_STATES}[a source that cannot be read-staged]",),
+    ),
+    Bug(
+        name="a source that does not answer leaves the states as they were",
+        file="onceload/states.py",
+        correct="{name: behind.unknown(name) for name in (*behind.described, *behind.failed)}",
+        wrong="{name: behind.failed.get(name) for name in (*behind.described, *behind.failed)}",
+        tests=(
+            "tests/loads/test_states_agree.py::test_a_source_that_does_not_answer_is_shown_for_all_that_wait_for_it",
+        ),
+    ),
+    Bug(
+        name="a renamed pipeline leaves its last outcome and its waits behind",
+        file="migrations/versions/0007_expand_follow_moves_and_names.py",
+        correct="    UPDATE onceload.attempt SET pipeline = NEW.name WHERE pipeline = OLD.name;\n",
+        wrong="",
+        tests=("tests/loads/test_attempts.py::test_a_rename_takes_the_last_outcome_and_the_waits_along",),
     ),
     Bug(
         name="a last line without its newline waits unseen",

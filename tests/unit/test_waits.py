@@ -5,7 +5,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from tests.share import TURN_S, sort_for_turn
 from tests.waiting import PATIENCE_S
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -20,13 +23,23 @@ def test_no_wait_in_a_test_is_shorter_than_a_slow_machine_needs():
 
 def test_a_share_of_the_tests_lists_those_that_did_not_run():
     file = "tests/unit/test_spans.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--minutes-max", "0", "--turn", "a", file]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--minutes-max", "0", "--turn", "0", file]
 
     done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
 
     assert "tests did not run within 0 minutes" in done.stdout
     assert f"{file}::" in done.stdout
     assert "passed" not in done.stdout
+
+
+def test_a_fifth_of_the_tests_in_each_turn_runs_all_of_them_within_eight_turns():
+    items: list[Any] = [SimpleNamespace(location=(f"tests/test_{number}.py", 0, "")) for number in range(200)]
+    for first in range(0, 400_000, 40_000):
+        ran = set[str]()
+        for turn in range(first, first + 8):
+            sort_for_turn(items, 1_800_000_000 + turn * TURN_S)
+            ran |= {item.location[0] for item in items[:40]}
+        assert len(ran) == len(items)
 
 
 def _short_waits(path: Path) -> Iterator[str]:

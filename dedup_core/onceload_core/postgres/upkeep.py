@@ -1,4 +1,4 @@
-"""Deletion of old sessions, old audits, business ids beyond their window and producers idle beyond theirs.
+"""Deletion of old sessions, audits and failed loads, business ids beyond their window and producers idle beyond theirs.
 
 It may run at any time, concurrently, or never: it only frees space.
 """
@@ -17,6 +17,8 @@ SQL = statements("upkeep.sql")
 #: A process that was suspended for longer could take a later epoch for its own.
 SESSIONS_KEPT_S = 30 * 86_400.0
 AUDITS_KEPT_S = 365 * 86_400.0
+#: The loads of a pipeline that never loaded anything.
+ATTEMPTS_KEPT_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,13 @@ def forget_messages(engine: Engine) -> tuple[str, ...]:
     """Drop the days of business ids that no pipeline remembers any more, and return them."""
     with change(engine, "(any)", doing="dropping business ids") as connection:
         return tuple(connection.execute(SQL["forget_messages"]).scalars())
+
+
+def forget_attempts(engine: Engine) -> int:
+    """Forget the old loads of names that are no pipeline, and return how many."""
+    with change(engine, "(any)", doing="forgetting old loads") as connection:
+        forgotten: int = connection.execute(SQL["forget_attempts"], {"kept_s": ATTEMPTS_KEPT_S}).scalar_one()
+        return forgotten
 
 
 def pipelines(engine: Engine) -> tuple[str, ...]:

@@ -13,5 +13,16 @@ DELETE FROM onceload.audit
  WHERE pipeline_id = :pipeline_id AND audited_at < clock_timestamp() - make_interval(secs => :kept_s)
    AND coalesce(kept_until < clock_timestamp(), true);
 
+-- name: forget_attempts
+-- How loads ended whose pipeline the database does not know: they all failed, or the pipeline was deleted.
+WITH forgotten AS (
+    DELETE FROM onceload.attempt
+     WHERE pipeline NOT IN (SELECT name FROM onceload.pipeline)
+       AND greatest(begun_at, ended_at) < clock_timestamp() - make_interval(secs => :kept_s)
+    RETURNING pipeline
+), waits AS (
+    DELETE FROM onceload.waiting_file WHERE pipeline IN (SELECT pipeline FROM forgotten))
+SELECT count(*) FROM forgotten;
+
 -- name: forget_messages
 SELECT onceload.forget_messages();
