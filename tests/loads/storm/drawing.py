@@ -15,6 +15,7 @@ from tests.loads.storm.operations import (
     Complete,
     Consume,
     Copy,
+    Cut,
     Damage,
     Edit,
     Fault,
@@ -98,6 +99,8 @@ class Theme(StrEnum):
     CASES = "producers whose names differ only in case"
     LACKING = "a table that lacks a declared column"
     CLOCK = "a clock that jumps"
+    LAYOUTS = "an edit of where fields are"
+    CUT = "files of rows that are cut or gone"
 
 
 def draw(seed: int, theme: Theme | None = None) -> Drawn:
@@ -161,6 +164,8 @@ class _Drawing:
             Theme.CASES: self._of_cases,
             Theme.LACKING: self._of_lacking_columns,
             Theme.CLOCK: self._of_jumps,
+            Theme.LAYOUTS: self._of_layouts,
+            Theme.CUT: self._of_cut_files,
         }
         return ways[theme](bare)
 
@@ -267,6 +272,38 @@ class _Drawing:
             return replace(stopped, then=(self._jump(), Load()), keeps_lease=stopped.fault is Fault.STOPPED)
 
         return [self._jump, while_it_loads, while_it_loads, self._killed, self._kept, self._append, self._retry]
+
+    def _of_layouts(self, bare: Words) -> list[Maker]:
+        rng = self._rng
+        self._words = replace(bare, form=rng.choice((Form.CSV, Form.FIXED)), publish=rng.choice(tuple(Publish)))
+        self._sizes = (3, 5, 8)
+
+        def edit() -> Operation:
+            return Edit("layout", rng.choice((0, 1)))
+
+        def some_bad() -> Operation:
+            return replace(self._append(), bad=rng.choice((1, 2)), percent=100)
+
+        def while_it_loads() -> Operation:
+            return replace(self._struck(rng.choice((Fault.STOPPED, Fault.TASK_KILLED))), then=(edit(), Load()))
+
+        return [edit, edit, some_bad, some_bad, some_bad, self._load, self._load, self._retry, Retry, while_it_loads]
+
+    def _of_cut_files(self, bare: Words) -> list[Maker]:
+        rng = self._rng
+        declare: Callable[[Words], Words] = rng.choice((self._plain, self._by_content, self._of_producers))
+        self._words = replace(declare(bare), publish=Publish.STAGED, transform=None, order=Order.ANY)
+        self._sizes = (8, 12, 20)
+
+        def while_it_publishes() -> Operation:
+            stopped = Load(fault=Fault.STOPPED, at=rng.randint(20, 110), in_task=False, keeps_lease=True)
+            return replace(stopped, then=(Cut(is_gone=rng.random() < 0.5),), seed=rng.choice((0, 1)))
+
+        def while_it_stages() -> Operation:
+            stopped = replace(self._struck(Fault.STOPPED), in_task=True, keeps_lease=True, forks=False)
+            return replace(stopped, then=(Cut(is_gone=rng.random() < 0.5),))
+
+        return [while_it_publishes, while_it_publishes, while_it_stages, self._append, self._append, self._rewrite]
 
     # The pipeline file.
 

@@ -25,7 +25,7 @@ from tests.loads.storm.operations import (
     Rotate,
     Words,
 )
-from tests.loads.storm.records import Form, Record, packed, stream_of
+from tests.loads.storm.records import LAYOUTS, Form, Record, packed, stream_of
 
 #: More than times in seconds, as floats, can tell apart.
 _STEP_NS = 1_000
@@ -104,6 +104,11 @@ class Folder:
                 return None
             case _:
                 return change
+
+    def archive(self) -> None:
+        """All files that are there go elsewhere."""
+        for path in list(self.files):
+            self._remove(path)
 
     def make_whole(self) -> None:
         for path, file in self.files.items():
@@ -194,7 +199,7 @@ class Folder:
         form = Form.of(path)
         if path not in self.files:
             self._contents[path] += 1
-        written = packed(path, stream_of(form, new, is_first=not before.records)) if new else b""
+        written = packed(path, stream_of(form, new, LAYOUTS[words.layout], is_first=not before.records)) if new else b""
         file = File(before.whole + written, (*before.records, *new))
         self._show(path, new)
         visible = (

@@ -27,7 +27,7 @@ from onceload_jobs.pipeline.declared import (
     TransformEngine,
     Write,
 )
-from tests.loads.storm.records import COLUMNS, PLACES, Form
+from tests.loads.storm.records import COLUMNS, LAYOUTS, Form
 
 #: Nothing here is late by itself: a session is declared to be gone, and then loses whatever it held.
 _DEADLINE_S = 600.0
@@ -75,6 +75,8 @@ class Words:
     ignores_case: bool = False
     #: The table gets each declared column that it lacks.
     adds_columns: bool = False
+    #: Which of the layouts files have from now on.
+    layout: int = 0
 
     @property
     def takes_rows_away(self) -> bool:
@@ -103,8 +105,8 @@ class Words:
         source = Source(
             path=path,
             format=Format(self.form),
-            csv=CsvOptions(multiline=self.multiline),
-            fixed=FixedOptions(places=PLACES),
+            csv=CsvOptions(multiline=self.multiline, delimiter=LAYOUTS[self.layout].delimiter),
+            fixed=FixedOptions(places=LAYOUTS[self.layout].places),
             identity=self.identity,
             sealed_after_s=0 if self.sealed else None,
             chunk_bytes=self.chunk_bytes,
@@ -345,6 +347,13 @@ class Lack:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The files of rows that a load keeps on its disk lose bytes, or are gone."""
+
+    is_gone: bool
+
+
+@dataclass(frozen=True)
 class Maintain:
     """`maintain`, which deletes what is not needed any more."""
 
@@ -358,5 +367,5 @@ class Recover:
 
 
 ByHand = Rewind | Redrive | Misplace | Recover | Lack
-Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Maintain | Jump | ByHand
+Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Maintain | Jump | Cut | ByHand
 FILE_CHANGES = (Append, Complete, Damage, Rewrite, Remove, Copy, Move, Pack, Rotate, GrowAlike)

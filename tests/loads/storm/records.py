@@ -106,19 +106,43 @@ def marked(raw: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-def stream_of(form: Form, records: Sequence[Record], *, is_first: bool) -> bytes:
+_WIDTH = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the fields of a record are, in a form that does not name them in each record."""
+
+    delimiter: str
+    #: The columns in their order.
+    order: tuple[str, ...]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        edges = ((name, _WIDTH * number) for number, name in enumerate(self.order))
+        return tuple(Place(column=name, first=first, end=first + _WIDTH) for name, first in edges)
+
+
+#: At first, and after an edit. Fields that exchange their places have values of the same type.
+LAYOUTS = (
+    Layout(delimiter=",", order=tuple(COLUMNS)),
+    Layout(delimiter=";", order=("oid", "k", "device", "dev", "pos", "seq", "uid", "eid", "amount", "note")),
+)
+
+
+def stream_of(form: Form, records: Sequence[Record], layout: Layout, *, is_first: bool) -> bytes:
     """The bytes of some records at the beginning of a file, or behind others."""
     match form:
         case Form.JSONL:
             return "".join(json.dumps(each.fields()) + "\n" for each in records).encode()
         case Form.CSV:
-            return _csv(records, has_header=is_first)
+            return _csv(records, layout, has_header=is_first)
         case Form.PARQUET | Form.ORC | Form.AVRO:
             return _typed(records, Format(form))
         case Form.JSON:
             return _json(records)
         case Form.FIXED:
-            return "".join(_fixed(each) for each in records).encode()
+            return "".join(_fixed(each, layout) for each in records).encode()
 
 
 def _json(records: Sequence[Record]) -> bytes:
@@ -128,23 +152,17 @@ def _json(records: Sequence[Record]) -> bytes:
     return f"[{','.join(padded)}]".encode()
 
 
-_WIDTH = 12
-PLACES = tuple(
-    Place(column=name, first=_WIDTH * number, end=_WIDTH * (number + 1)) for number, name in enumerate(COLUMNS)
-)
-
-
-def _fixed(record: Record) -> str:
+def _fixed(record: Record, layout: Layout) -> str:
     fields = record.fields()
-    return "".join(f"{fields[name]!s:<{_WIDTH}}" for name in COLUMNS) + "\n"
+    return "".join(f"{fields[name]!s:<{_WIDTH}}" for name in layout.order) + "\n"
 
 
-def _csv(records: Sequence[Record], *, has_header: bool) -> bytes:
+def _csv(records: Sequence[Record], layout: Layout, *, has_header: bool) -> bytes:
     written = io.StringIO()
-    rows = csv.writer(written, lineterminator="\n")
+    rows = csv.writer(written, lineterminator="\n", delimiter=layout.delimiter)
     if has_header:
-        rows.writerow(COLUMNS)
-    rows.writerows(list(each.fields().values()) for each in records)
+        rows.writerow(layout.order)
+    rows.writerows([each.fields()[name] for name in layout.order] for each in records)
     return written.getvalue().encode()
 
 

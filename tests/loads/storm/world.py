@@ -1,5 +1,6 @@
 """The files, the pipeline file and the database of one sequence, and how each operation is carried out."""
 
+import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -55,6 +57,7 @@ from tests.loads.storm.operations import (
     FILE_CHANGES,
     ByHand,
     Consume,
+    Cut,
     Edit,
     Jump,
     Lack,
@@ -183,6 +186,8 @@ class World:
                 self._tried(self._look if isinstance(operation, Look) else self._maintain)
             case Jump():
                 self._jump(operation)
+            case Cut():
+                self._cut(operation)
             case Rewind() | Redrive() | Misplace() | Recover() | Lack():
                 self._do_by_hand(operation)
             case _:
@@ -207,7 +212,7 @@ class World:
         words = replace(self.words, **{edit.key: edit.value})  # type: ignore[arg-type]
         declared = self._as_declared(words)
         if not list(contradictions(declared)):
-            self.words = words
+            self._take(words)
             if words.sealed:
                 # A declaration of sealed files means that files are written whole.
                 self.folder.make_whole()
@@ -221,6 +226,12 @@ class World:
                     f"ALTER TABLE {declared.target.table} ADD COLUMN IF NOT EXISTS _producer_id bigint,"
                     " ADD COLUMN IF NOT EXISTS _sequence bigint"
                 )
+
+    def _take(self, words: Words) -> None:
+        if words.layout != self.words.layout:
+            # New files have another layout. Those that are there could not be read by it.
+            self.folder.archive()
+        self.words = words
 
     def _look(self) -> None:
         declared = self._as_declared(self.words)
@@ -251,7 +262,7 @@ class World:
                 self._kept[batch] = replaces or words.on_rewrite is OnRewrite.REPLACE
         elif self._accepted is not None:
             # The refusal says why, and the author of the file corrects it.
-            self.words = self._accepted
+            self._take(self._accepted)
         return ended
 
     def _consume(self, asked: Consume) -> None:
@@ -329,6 +340,13 @@ class World:
                 f" WHERE pipeline.pipeline_id = {table}.pipeline_id AND pipeline.name = :pipeline",
                 hours=jump.hours,
             )
+
+    def _cut(self, cut: Cut) -> None:
+        for path in (path for folder in own_spools() for path in folder.iterdir()):
+            # Its load may end meanwhile.
+            with suppress(FileNotFoundError):
+                self.outcomes["files of rows that were cut"] += 1
+                path.unlink() if cut.is_gone else os.truncate(path, path.stat().st_size // 2)
 
     def _misplace(self) -> None:
         for target in self._targets:
@@ -645,6 +663,15 @@ class World:
     def drop(self) -> None:
         for target in self._targets:
             self._execute(f"DROP TABLE IF EXISTS {target}")
+
+
+def own_spools() -> Iterator[Path]:
+    """The folders of rows that this process keeps, by the locks that it holds."""
+    for opened in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            lock = opened.readlink()
+            if lock.suffix == ".lock" and lock.name.startswith("onceload-rows-"):
+                yield lock.with_suffix("")
 
 
 @dataclass(frozen=True)
