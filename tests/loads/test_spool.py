@@ -1,5 +1,7 @@
 """Rows of a staged batch that go through files, into the target at once."""
 
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from sqlalchemy import Connection, Engine, event
@@ -18,7 +21,7 @@ from onceload_core.postgres import LedgerSettings
 from onceload_core.verdicts import Order
 from onceload_jobs.batch import pieces, spool
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.named_file import read_named_file
+from onceload_jobs.batch.named_file import NamedFile, Runs, read_named_file
 from onceload_jobs.batch.pieces import StagedPiece
 from onceload_jobs.batch.stage import open_stage
 from onceload_jobs.files.notes import Note
@@ -32,11 +35,30 @@ from onceload_jobs.write import writer
 from onceload_jobs.write.binary_copy import copy_encoded, copy_in, encoded
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.parametrize("publish", [Publish.STAGED])
 
 _ROWS = 300
+READ_AND_CUT = """
+import os, sys
+from onceload_jobs.batch.named_file import NamedFile, Runs, read_named_file
+found = read_named_file(*os.path.split(sys.argv[1]))
+os.truncate(sys.argv[1], 0)
+print(sum(found.rows.column(0).to_pylist()))
+"""
+
+
+def test_a_file_of_rows_that_is_cut_while_it_is_copied_does_not_end_the_process(tmp_path: Path) -> None:
+    rows = pa.table([range(100_000)], names=["n"])
+    none = Runs(producers=np.empty(0, np.int64), firsts=np.empty(0, np.int64), ends=np.empty(0, np.int64))
+    named = NamedFile(rows=rows, ids=pa.chunked_array([np.zeros(len(rows), np.int64)]), runs=none)
+    (tmp_path / "rows").write_bytes(b"".join(named.encoded()))
+
+    command = [sys.executable, "-c", READ_AND_CUT, str(tmp_path / "rows")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+    assert (done.returncode, done.stdout.strip()) == (0, str(sum(range(100_000))))
 
 
 @pytest.fixture(autouse=True)

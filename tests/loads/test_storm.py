@@ -16,10 +16,12 @@ from tests.loads.storm.drawing import Drawn, Theme, draw
 from tests.loads.storm.operations import (
     Append,
     Copy,
+    Cut,
     Damage,
     Edit,
     Fault,
     GrowAlike,
+    Left,
     Load,
     Misplace,
     Operation,
@@ -332,6 +334,25 @@ def test_a_retry_that_loses_its_connection_anywhere_ends_as_one_that_may_be_call
         found = stand.fault_of(Drawn(_ADDING, (Append("day/a.fixed", 20, bad=2), Load(), Retry(fault=fault, at=at))))
         if found:
             raise found
+
+
+def test_a_record_is_retried_by_the_layout_that_it_was_written_in(stand: Stand):
+    words = Words(form=Form.FIXED, publish=Publish.DIRECT)
+    edited = (Append("day/a.fixed", 5, bad=1), Load(), Edit("layout", 1), Retry())
+    if fault := stand.fault_of(Drawn(words, edited)):
+        raise fault
+
+
+@pytest.mark.parametrize("left", list(Left))
+@pytest.mark.parametrize("words", [Words(), _RECORDS], ids=["files", "producers"])
+def test_rows_that_a_file_loses_at_any_word_are_staged_again(stand: Stand, words: Words, left: Left):
+    before = stand.outcomes["files of rows that were cut"]
+    for at in range(70, 140, 5):
+        cut = Load(fault=Fault.STOPPED, at=at, in_task=False, then=(Cut(left),), keeps_lease=True)
+        if fault := stand.fault_of(Drawn(replace(words, chunk_bytes=1500), (Append(_PLAIN, 20), cut))):
+            fault.add_note(f"cut at word {at}")
+            raise fault
+    assert stand.outcomes["files of rows that were cut"] > before
 
 
 @pytest.mark.parametrize(

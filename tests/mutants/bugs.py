@@ -3383,6 +3383,34 @@ DRAFT_BUGS = (
         also=(("if end and (start or not piece.first):", "if end:"),),
     ),
     Bug(
+        name="a draft takes the first of two documents for the whole file",
+        file="onceload/draft/documents.py",
+        correct="    if rest:\n",
+        wrong="    if False:\n",
+        tests=(f"{OF_DRAFTS}/test_bad_input.py::test_what_cannot_be_drafted_is_refused",),
+    ),
+    Bug(
+        name="a draft takes arrays for records",
+        file="onceload/draft/documents.py",
+        correct='    if not any(each.startswith(b"{") for each in elements):\n',
+        wrong="    if False:\n",
+        tests=(f"{OF_DRAFTS}/test_bad_input.py::test_what_cannot_be_drafted_is_refused",),
+    ),
+    Bug(
+        name="a draft does not say that nanoseconds are rounded",
+        file="onceload/draft/guess.py",
+        correct="    if seen.is_finer:\n",
+        wrong="    if False:\n",
+        tests=(f"{OF_DRAFTS}/test_typed_files.py::test_times_with_nanoseconds_are_noted",),
+    ),
+    Bug(
+        name="a draft of a file without rows ignores its schema",
+        file="onceload/draft/parquet.py",
+        correct="        empty=None if groups else table,\n",
+        wrong="        empty=None,\n",
+        tests=(f"{OF_DRAFTS}/test_typed_files.py::test_the_schema_of_a_file_without_rows_is_enough",),
+    ),
+    Bug(
         name="a draft offers fields of values that are not always objects",
         file="onceload/draft/nested.py",
         correct="if inner is None or seen.kinds != {Written.OBJECT}:",
@@ -4568,7 +4596,17 @@ BUGS = (
         file="spark_jobs/onceload_jobs/publish/early_copy.py",
         correct="    if copied != rows:\n",
         wrong="    if False:\n",
-        tests=(f"{OF_SPOOLS}::test_a_batch_whose_files_have_more_or_fewer_rows_than_their_pieces_is_staged_again",),
+        tests=(
+            f"{OF_SPOOLS}::test_a_batch_whose_files_have_more_or_fewer_rows_than_their_pieces_is_staged_again",
+            "tests/loads/test_storm.py::test_rows_that_a_file_loses_at_any_word_are_staged_again",
+        ),
+    ),
+    Bug(
+        name="a file of rows that is cut while it is copied ends the process",
+        file="spark_jobs/onceload_jobs/batch/named_file.py",
+        correct="    with pa.OSFile(str(Path(folder) / name)) as file:\n",
+        wrong="    with pa.memory_map(str(Path(folder) / name)) as file:\n",
+        tests=(f"{OF_SPOOLS}::test_a_file_of_rows_that_is_cut_while_it_is_copied_does_not_end_the_process",),
     ),
     Bug(
         name="a batch with a file of other rows is not staged again",
@@ -4676,7 +4714,10 @@ BUGS = (
         file="spark_jobs/onceload_jobs/recover/stored_fields.py",
         correct="source, differences = layout.applied_to(declared.source), layout.differences(now)",
         wrong="source, differences = declared.source, layout.differences(now)",
-        tests=(f"{OF_STORED_LAYOUTS}::test_a_retry_after_an_edit_finds_the_values_of_then_under_their_names",),
+        tests=(
+            f"{OF_STORED_LAYOUTS}::test_a_retry_after_an_edit_finds_the_values_of_then_under_their_names",
+            "tests/loads/test_storm.py::test_a_record_is_retried_by_the_layout_that_it_was_written_in",
+        ),
     ),
     Bug(
         name="a stored record without a header is read by the order of columns of today",

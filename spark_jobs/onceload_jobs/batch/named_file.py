@@ -124,7 +124,8 @@ class NamedFile:
 
 
 def read_named_file(folder: str, name: str) -> NamedFile:
-    with pa.memory_map(str(Path(folder) / name)) as file:
+    # Not mapped: a file that is cut meanwhile would end the process.
+    with pa.OSFile(str(Path(folder) / name)) as file:
         rows, runs = (pa.ipc.open_stream(file).read_all() for _ in range(2))
     return NamedFile(
         rows=rows.drop_columns([_ID]),

@@ -22,6 +22,7 @@ from tests.loads.storm.operations import (
     GrowAlike,
     Jump,
     Lack,
+    Left,
     Load,
     Look,
     Maintain,
@@ -296,12 +297,12 @@ class _Drawing:
         self._sizes = (8, 12, 20)
 
         def while_it_publishes() -> Operation:
-            stopped = Load(fault=Fault.STOPPED, at=rng.randint(20, 110), in_task=False, keeps_lease=True)
-            return replace(stopped, then=(Cut(is_gone=rng.random() < 0.5),), seed=rng.choice((0, 1)))
+            stopped = Load(fault=Fault.STOPPED, at=rng.randint(60, 140), in_task=False, keeps_lease=True)
+            return replace(stopped, then=(Cut(rng.choice(tuple(Left))),), seed=rng.choice((0, 1)))
 
         def while_it_stages() -> Operation:
             stopped = replace(self._struck(Fault.STOPPED), in_task=True, keeps_lease=True, forks=False)
-            return replace(stopped, then=(Cut(is_gone=rng.random() < 0.5),))
+            return replace(stopped, then=(Cut(rng.choice(tuple(Left))),))
 
         return [while_it_publishes, while_it_publishes, while_it_stages, self._append, self._append, self._rewrite]
 

@@ -346,11 +346,20 @@ class Lack:
     """By hand, the target loses a column that is declared, and the pipeline file says that loads add it."""
 
 
+class Left(StrEnum):
+    """What is left of a file."""
+
+    NOTHING = "nothing"
+    BYTES = "a part of its bytes"
+    #: It looks whole.
+    ROWS = "some of its rows"
+
+
 @dataclass(frozen=True)
 class Cut:
     """The files of rows that a load keeps on its disk lose bytes, or are gone."""
 
-    is_gone: bool
+    left: Left
 
 
 @dataclass(frozen=True)

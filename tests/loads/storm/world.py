@@ -61,6 +61,7 @@ from tests.loads.storm.operations import (
     Edit,
     Jump,
     Lack,
+    Left,
     Load,
     Look,
     Maintain,
@@ -346,7 +347,14 @@ class World:
             # Its load may end meanwhile.
             with suppress(FileNotFoundError):
                 self.outcomes["files of rows that were cut"] += 1
-                path.unlink() if cut.is_gone else os.truncate(path, path.stat().st_size // 2)
+                match cut.left:
+                    case Left.NOTHING:
+                        path.unlink()
+                    case Left.BYTES:
+                        os.truncate(path, path.stat().st_size // 2)
+                    case Left.ROWS:
+                        ends = list(_row_ends(path.read_bytes()))
+                        os.truncate(path, ends[len(ends) // 2] if ends else path.stat().st_size // 2)
 
     def _misplace(self) -> None:
         for target in self._targets:
@@ -672,6 +680,16 @@ def own_spools() -> Iterator[Path]:
             lock = opened.readlink()
             if lock.suffix == ".lock" and lock.name.startswith("onceload-rows-"):
                 yield lock.with_suffix("")
+
+
+def _row_ends(copied: bytes) -> Iterator[int]:
+    """Where the rows of a binary COPY end: each is the number of its fields, and the size and the bytes of each."""
+    at = 19
+    while copied.startswith(b"PGCOPY") and (fields := int.from_bytes(copied[at : at + 2], signed=True)) > 0:
+        at += 2
+        for _ in range(fields):
+            at += 4 + max(0, int.from_bytes(copied[at : at + 4], signed=True))
+        yield at
 
 
 @dataclass(frozen=True)
