@@ -6,8 +6,9 @@ import shlex
 import pytest
 
 from onceload.cli import main
-from onceload_core.advice import Ways
+from onceload_core.advice import ROWS_OF_A_PROGRAM, Ways
 from onceload_core.commands import PIPELINE_FILE
+from onceload_core.declaration import Declaration
 from onceload_core.errors import ExitCode
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from tests.servers import execute
@@ -116,7 +117,7 @@ def test_the_advice_on_a_rewritten_file_can_be_done(shell, tmp_path):
     assert replaces == (shell.run("load 'my events.yaml' --replace --only 'a b.jsonl'")[0] is not ExitCode.WRONG_USE)
 
 
-@pytest.mark.parametrize("name", ["[x].jsonl", "*.jsonl", "?.jsonl", "[!y].jsonl"])
+@pytest.mark.parametrize("name", ["[x].jsonl", "*.jsonl", "?.jsonl", "[!y].jsonl", "-o.jsonl"])
 def test_the_command_that_reloads_a_file_replaces_no_other(shell, tmp_path, name):
     (tmp_path / "my events.yaml").write_text(next(iter(KINDS.values())))
     for file in ("x.jsonl", name):
@@ -173,6 +174,51 @@ def test_the_values_of_placeholders_are_part_of_the_command(shell, tmp_path):
 
     assert "--set ds=1" in command
     assert shell.run(command)[0] is ExitCode.DONE
+
+
+def test_the_next_step_of_a_state_has_values_and_quotes(shell, tmp_path):
+    of_days = described().replace("landing/*", "landing/{{ ds }}-*").replace("my events", "it's")
+    (tmp_path / "my events.yaml").write_text(of_days)
+    (tmp_path / "landing" / "1-a.jsonl").write_text(GOOD)
+    shell.run("load 'my events.yaml' --set ds=1")
+    (tmp_path / "landing" / "1-a.jsonl").write_text(GOOD.replace("1", "9"))
+
+    rewritten = shell.run("status --pipelines .")[1]
+    shell.run("""pause "it's" --why repair""")
+    paused = shell.run("status --pipelines missing")[1]
+
+    for said in (rewritten, paused):
+        assert all_can_be_run(shell, said.replace("ds=VALUE", "ds=1")) == 1, said
+    assert "when it may load again" in paused
+
+
+def test_a_staged_batch_is_audited_before_it_is_published(shell, tmp_path):
+    suite = "expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]"
+    (tmp_path / "suite.yaml").write_text(f"{suite}\n")
+    (tmp_path / "my events.yaml").write_text(described(more="quality: {suite: suite.yaml}"))
+    (tmp_path / "landing" / "a.jsonl").write_text(GOOD)
+    shell.run("stage 'my events.yaml' --batch=b")
+
+    code, held = shell.run("load 'my events.yaml' --wait 0s")
+
+    named = [each for each in commands_in(held) if each.startswith(("audit", "publish"))]
+    publish, audit, give_up = named
+    assert code is ExitCode.CALL_AGAIN
+    assert [each.split()[0] for each in named] == ["publish", "audit", "publish"]
+    assert "--give-up" in give_up
+    assert shell.run(audit)[0] is ExitCode.DONE
+    assert shell.run(publish)[0] is ExitCode.DONE
+
+
+def test_rows_of_a_program_are_given_again_and_late_rows_overwrite_none():
+    def instead_of(**texts):
+        declared = Declaration(terms={}, rest={"source.path": "landing/*", "transform": "SELECT 1", **texts})
+        return Ways.of(declared).instead_of_retry()
+
+    merge = "merge, key id, deleted None, lineage True"
+    assert instead_of() == "write the fixed records into a new file below source.path, and load that file"
+    assert "into a new file" not in instead_of(**{"source.path": f"{ROWS_OF_A_PROGRAM})"})
+    assert "whose key no later record has" in instead_of(target=merge)
 
 
 def test_a_record_whose_file_was_loaded_again_can_only_be_discarded(shell, tmp_path, dsn):

@@ -4813,6 +4813,27 @@ BUGS = (
         tests=("tests/loads/test_why.py::test_a_file_in_a_folder_that_cannot_be_listed_is_not_called_gone",),
     ),
     Bug(
+        name="commands leave out the values of placeholders that were not given",
+        file="onceload/named_files.py",
+        correct='    values = (*given, *(f"{name}=VALUE" for name in lacking))\n',
+        wrong="    values = given\n",
+        tests=(f"{OF_ADVICE}::test_the_next_step_of_a_state_has_values_and_quotes",),
+    ),
+    Bug(
+        name="a name that begins with a hyphen is printed as an option",
+        file="dedup_core/onceload_core/commands.py",
+        correct='f"--only={quote(escape(file))}"',
+        wrong='f"--only {quote(escape(file))}"',
+        tests=(f"{OF_ADVICE}::test_the_command_that_reloads_a_file_replaces_no_other",),
+    ),
+    Bug(
+        name="rows of a program are advised to be written into a file",
+        file="dedup_core/onceload_core/advice.py",
+        correct="        if not self.has_source:\n",
+        wrong="        if False:\n",
+        tests=(f"{OF_ADVICE}::test_rows_of_a_program_are_given_again_and_late_rows_overwrite_none",),
+    ),
+    Bug(
         name="a printed command reloads all files that match the name of one",
         file="dedup_core/onceload_core/commands.py",
         correct="quote(escape(file))",
