@@ -46,7 +46,7 @@ def test_a_rename_takes_the_last_outcome_and_the_waits_along(loads: Loads) -> No
     assert [(each.pipeline, each.exit_code) for each in look_attempts(loads.engine)] == [("new", 0)]
 
 
-def test_upkeep_forgets_old_loads_of_names_that_are_no_pipeline(loads: Loads) -> None:
+def test_upkeep_forgets_old_loads_of_names_without_a_pipeline(loads: Loads) -> None:
     loads.write("a.jsonl", line(1))
     loads.load()
     old = "INSERT INTO onceload.attempt (pipeline, batch, begun_at) VALUES ('{}', 'b', now() - interval '{} days')"

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from onceload_core.errors import SettingRefused
+from onceload_core.messages import whole_message
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.postgres.batches import PostgresBatches
@@ -352,9 +353,10 @@ def test_a_batch_whose_table_was_altered_is_refused_in_words(loads, declared, al
     stage(loads)
     execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
 
-    with pytest.raises(SettingRefused, match=found):
+    with pytest.raises(SettingRefused, match=found) as refused:
         publish_now(loads)
 
+    assert "--give-up` and load again" in whole_message(refused.value)
     execute(loads.admin_dsn, f"ALTER TABLE target {restored}" if restored else "ALTER TABLE other RENAME TO target")
     assert publish_now(loads).loaded == 1
     assert loads.rows() == [1]

@@ -99,7 +99,7 @@ class Oracle:
     def update(self, waiting: dict[str, set[int]], *, rewound: bool = False) -> None:
         came = {name: max(self.changed[name], self.last_success) if rewound else self.now for name in waiting}
         loaded = {name for name, before in self.waited.items() if before - waiting.get(name, set())}
-        # What is left after a load of a part of a file is its last line.
+        # After a load of a part of a file, its last line is left.
         left = {name: self.changed[name] for name in loaded & waiting.keys()}
         self.since = {name: left.get(name, self.since.get(name, came[name])) for name in waiting}
         self.waited = waiting

@@ -12,7 +12,16 @@ from shlex import quote
 from sqlalchemy import Engine
 
 from onceload_core.commands import PIPELINE_FILE
-from onceload_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, NeedsAPerson, SettingRefused, WrongUse
+from onceload_core.errors import (
+    AlreadyConsumed,
+    CallAgain,
+    DeliveryTakenAway,
+    ExitCode,
+    NeedsAPerson,
+    OnceloadError,
+    SettingRefused,
+    WrongUse,
+)
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger, connect
 from onceload_core.postgres.batches import STAGE_KEPT_S, Audit, KeptBatch, PostgresBatches
@@ -123,7 +132,8 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
                 ):
                     raise SealedLineContinued(declared.name, batch, tuple(continued))
                 before = ledger.position(declared.name)
-                publish(engine, ledger, opened.job, opened.stage, opened.pieces, claim=opened.kept.claim)
+                with _naming_the_way_out(batch):
+                    publish(engine, ledger, opened.job, opened.stage, opened.pieces, claim=opened.kept.claim)
         except (NothingKept, DeliveryTakenAway, AlreadyConsumed):
             # An earlier or concurrent call published it.
             if (position := batches.published_at(batch)) is None:
@@ -138,6 +148,21 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
         report = report_of(ledger, declared.name, batch, after=before)
         record.left, record.report = {}, report.timed(stopwatch).with_notes(notes)
     return record.report
+
+
+@contextmanager
+def _naming_the_way_out(batch: Batch) -> Iterator[None]:
+    """What a person has to solve may never be solved."""
+    try:
+        yield
+    except OnceloadError as error:
+        if error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON):
+            give_it_up = f"`onceload publish {PIPELINE_FILE} --batch={quote(batch)} --give-up`"
+            error.add_note(
+                f"Batch {batch} stays staged, and holds its files for another hour. Publish it again after that is "
+                f"solved, or discard its rows with {give_it_up} and load again."
+            )
+        raise
 
 
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:
