@@ -347,7 +347,7 @@ class Lack:
 
 
 class Left(StrEnum):
-    """What is left of a file."""
+    """The part of a file that is left."""
 
     NOTHING = "nothing"
     BYTES = "a part of its bytes"
