@@ -10,7 +10,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('onceload.attempt ' || :pipeline, 
 
 -- name: leave
 -- Files that are left for the first time have been waiting since they came, but were not there when the last load that
--- read all new files began. A file of which something was loaded meanwhile waits anew: what is left came later. This
+-- read all new files began. A file of which something was loaded meanwhile waits from then on: the rest came later. This
 -- runs before the outcome is stored.
 INSERT INTO onceload.waiting_file (pipeline, name, since)
 SELECT :pipeline, file.name,

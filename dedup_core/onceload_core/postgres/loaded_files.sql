@@ -91,7 +91,7 @@ SELECT terms ->> 'target.table'
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline_id = :pipeline_id;
 
 -- name: set_folder
--- The first folder is no move.
+-- The first folder is not a move.
 UPDATE onceload.pipeline SET folder = :folder, has_moved = has_moved OR folder IS NOT NULL
  WHERE pipeline_id = :pipeline_id;
 

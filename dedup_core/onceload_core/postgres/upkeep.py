@@ -52,7 +52,7 @@ def forget_messages(engine: Engine) -> tuple[str, ...]:
 
 
 def forget_attempts(engine: Engine) -> int:
-    """Forget the old loads of names that are no pipeline, and return how many."""
+    """Forget the old loads of names without a pipeline, and return how many."""
     with change(engine, "(any)", doing="forgetting old loads") as connection:
         forgotten: int = connection.execute(SQL["forget_attempts"], {"kept_s": ATTEMPTS_KEPT_S}).scalar_one()
         return forgotten
