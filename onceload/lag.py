@@ -180,9 +180,10 @@ class Behind:
 
     def unknown(self, name: str) -> Unknown | None:
         """Why the lag of a pipeline is not known, or no longer, as if a listing does not end."""
-        if name in self.failed or self._listing is None:
+        found = self._listing
+        if name in self.failed or found is None:
             return self.failed.get(name)
-        listing, since = self._listing
+        listing, since = found
         listed_at = min(since, self.seen[name][0] if name in self.seen else since)
         now = time.monotonic()
         if now - since < _STALE_AFTER_S:
@@ -201,8 +202,9 @@ class Behind:
         with self.reaching(declared.source.path):
             plan = _naming(self.described[declared.name].path, make_plan(declared, ledger, now_s=now))
             lost = Lost(declared, self.engine)
-            # What waits is read by the next load.
-            of_files = [each for each in owed if not each.is_of_program and each.producer not in plan.waiting]
+            # What is read by the next load, or by one that runs, is not lost.
+            read = {file.listed.name for file in plan.to_read} | {note.name for note in plan.notes if note.is_busy}
+            of_files = [each for each in owed if not each.is_of_program and each.producer not in read]
             lost_files = sum(lost.why(each) is not None for each in of_files)
         refused = [note for note in plan.notes if _is_refused(note)]
         waiting = _waiting(plan)

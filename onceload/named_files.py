@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import yaml
+
 from onceload_core.commands import PIPELINE_FILE
 
 #: Where people keep pipeline files, seen from where they run commands.
@@ -17,7 +19,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)")
 def named(file: Path, given: Sequence[str] = ()) -> str:
     """A pipeline file as arguments of a command, with the values of its placeholders, or words that stand for them."""
     known = {each.partition("=")[0] for each in given}
-    lacking = (name for name in dict.fromkeys(_PLACEHOLDER.findall(_text_of(file))) if name not in known)
+    lacking = (name for name in dict.fromkeys(_PLACEHOLDER.findall(_path_in(file))) if name not in known)
     values = (*given, *(f"{name}=VALUE" for name in lacking))
     return shlex.join([str(file), *(part for each in values for part in ("--set", each))])
 
@@ -40,6 +42,14 @@ def _files_in(folder: Path) -> list[Path]:
 def _name_in(path: Path) -> str | None:
     found = _NAME.search(_text_of(path))
     return found["name"] if found else None
+
+
+def _path_in(file: Path) -> str:
+    """The path of its source, as far as it can be read."""
+    try:
+        return str(yaml.load(_text_of(file), Loader=yaml.BaseLoader)["source"]["path"])  # noqa: S506 - texts only.
+    except (yaml.YAMLError, KeyError, TypeError):
+        return ""
 
 
 def _text_of(path: Path) -> str:

@@ -158,8 +158,8 @@ def _well(found: Found) -> tuple[State, str]:
         return State.LOADING, _of_sessions(found.row)
     if found.lag is not None and found.lag.files:
         is_scheduled = found.declared is not None and found.declared.schedule is not None
-        then = "the next scheduled run loads them" if is_scheduled else "no schedule, so start a load"
-        return State.FINE, f"new records in {counted(found.lag.files, 'file')}; {then}"
+        then = "the next scheduled run loads what is complete" if is_scheduled else "no schedule, so start a load"
+        return State.FINE, f"{counted(found.lag.files, 'file')} with records that are not loaded yet; {then}"
     if found.lag is None:
         return State.FINE, "no known problem; new files were not counted"
     # Loads that move files away leave an empty source.

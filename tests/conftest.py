@@ -43,7 +43,7 @@ def pytest_unconfigure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", type=Path, help="write the pictures of the console for the docs into this folder")
     parser.addoption("--minutes-max", type=float, help="begin no test after so many minutes, and list those left out")
-    parser.addoption("--turn", type=int, help="a time in seconds, as of a commit: each three hours have a turn")
+    parser.addoption("--turn", type=int, help="a time in seconds, as of a commit: each four hours have a turn")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -121,9 +121,9 @@ class DeclarationChanged(CallAgain):
         number, in_force = self.version.number, self.in_force.number
         other = "another version" if number == in_force else "version"
         return (
-            f"pipeline {self.pipeline}: the pipeline file was edited while this load ran (it began with version "
-            f"{number}, and {other} {in_force} is in force). What it had committed stays loaded. Nothing more was "
-            "written. Retry with the current file."
+            f"pipeline {self.pipeline}: while this load ran, the pipeline file was edited, or was run where its path "
+            f"leads to another folder (the load began with version {number}, and {other} {in_force} is in force). What "
+            "it had committed stays loaded. Nothing more was written. Retry with the current file."
         )
 
 

@@ -17,8 +17,12 @@ ALTER TABLE onceload.pipeline ADD COLUMN has_moved boolean NOT NULL DEFAULT fals
 CREATE FUNCTION onceload.make_way_for_name() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    refused bigint := (SELECT pipeline_id FROM onceload.pipeline WHERE name = NEW.name AND position = 0);
+    refused bigint;
 BEGIN
+    SELECT pipeline_id INTO refused FROM onceload.pipeline WHERE name = NEW.name AND position = 0 FOR UPDATE;
+    DELETE FROM onceload.snapshot_producer WHERE pipeline_id = refused;
+    DELETE FROM onceload.snapshot WHERE pipeline_id = refused;
+    DELETE FROM onceload.audit WHERE pipeline_id = refused;
     DELETE FROM onceload.delivery WHERE pipeline_id = refused;
     DELETE FROM onceload.session WHERE pipeline_id = refused;
     DELETE FROM onceload.producer WHERE pipeline_id = refused;

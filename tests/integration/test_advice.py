@@ -178,6 +178,7 @@ def test_the_values_of_placeholders_are_part_of_the_command(shell, tmp_path):
 
 def test_the_next_step_of_a_state_has_values_and_quotes(shell, tmp_path):
     of_days = described().replace("landing/*", "landing/{{ ds }}-*").replace("my events", "it's")
+    of_days = f"# Loaded for {{{{ team }}}}.\n{of_days}"
     (tmp_path / "my events.yaml").write_text(of_days)
     (tmp_path / "landing" / "1-a.jsonl").write_text(GOOD)
     shell.run("load 'my events.yaml' --set ds=1")

@@ -13,7 +13,7 @@ from onceload.states import Found, State, Verdict, state_of
 from onceload_core.errors import DatabaseLost, ExitCode, NotFound, OnceloadError, TooManyQuarantined
 from onceload_core.names import Batch
 from onceload_core.pause import PipelinePaused
-from onceload_core.postgres import LedgerSettings, pausing
+from onceload_core.postgres import LedgerSettings, PostgresSnapshots, pausing
 from onceload_core.postgres.attempts import find_left, look_attempts
 from onceload_core.postgres.metrics import look_now
 from onceload_core.postgres.upkeep import forget_attempts
@@ -38,6 +38,13 @@ def test_a_rename_takes_the_last_outcome_and_the_waits_along(loads: Loads) -> No
     with pytest.raises(OnceloadError):
         loads.load(pipeline=new.pipeline)
     assert look_attempts(loads.engine, only="new")
+    # Upkeep and audits do not ask whether a pipeline has loaded anything.
+    PostgresSnapshots(loads.engine).take("new")
+    execute(
+        loads.dsn,
+        "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
+        " SELECT pipeline_id, 'b', 's', 'sound', 'd', 0, false FROM onceload.pipeline WHERE name = 'new'",
+    )
 
     execute(loads.dsn, "UPDATE onceload.pipeline SET name = 'new' WHERE name = 'events'")
 

@@ -6,17 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from onceload_core.declaration import EditRefused, LoadedByAnother, LoadedUnderOtherName
+from onceload_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother, LoadedUnderOtherName
 from onceload_core.errors import AlreadyConsumed
-from onceload_core.names import Position
-from onceload_core.postgres import PostgresLedger, loaded_files
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings, PostgresLedger, loaded_files
 from onceload_core.postgres.recovery import recover_state
 from onceload_jobs.files.addresses import address_of
+from onceload_jobs.load import offering
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
 from onceload_jobs.pipeline.declared import Declared, Identity, OnRewrite, Publish
 from onceload_jobs.plan.choice import Choice
+from onceload_jobs.plan.plan import make_plan
 from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.verify import verify
-from tests.loads.conftest import Loads, line
+from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_versions import below, edited, lines, load_now, load_while, renamed
 from tests.servers import execute
 from tests.waiting import PATIENCE_S, until
@@ -597,6 +602,75 @@ def test_a_relative_path_in_a_project_that_was_moved_leads_to_the_same_files(loa
     (elsewhere / "landing" / "a.jsonl").write_text(lines(1, 2))
     assert load_now(loads, relative).loaded == 1
     assert loads.rows() == [1, 2]
+
+
+@pytest.fixture
+def two_folders(loads, monkeypatch):
+    """The same relative path leads to other files of the same names: how to go there, and the pipeline."""
+    for name, content in (("first", lines(1, 2)), ("second", lines(3, 4, 5))):
+        (loads.folder.parent / name / "in").mkdir(parents=True)
+        (loads.folder.parent / name / "in" / "01.jsonl").write_text(content)
+
+    def go_to(name):
+        monkeypatch.chdir(loads.folder.parent / name)
+
+    go_to("first")
+    return go_to, edited(loads, source={"path": "in/*.jsonl"}, on_rewrite=OnRewrite.REPLACE)
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_load_in_one_folder_is_refused_that_another_folder_overtakes(loads, two_folders, monkeypatch):
+    """Its files would be judged, and recorded, as those of the other folder."""
+    go_to, declared = two_folders
+    load_now(loads, declared)
+    go_to("second")
+
+    def overtaken(*arguments, **options):
+        with monkeypatch.context() as patched:
+            patched.setattr(offering, "make_plan", make_plan)
+            go_to("first")
+            load_now(loads, declared)
+            go_to("second")
+        return make_plan(*arguments, **options)
+
+    monkeypatch.setattr(offering, "make_plan", overtaken)
+    with pytest.raises(DeclarationChanged, match="leads to another folder"):
+        load_now(loads, declared)
+
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_batch_that_was_staged_in_one_folder_is_given_up_by_a_load_in_another(loads, two_folders):
+    go_to, declared = two_folders
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=False)
+    load(declared, settings, batch=Batch("kept"), tasks=InThisProcess())
+    go_to("second")
+    there = load_now(loads, declared)
+    go_to("first")
+
+    with pytest.raises(NothingKept):
+        publish_batch(declared, settings, batch=Batch("kept"))
+
+    back = load_now(loads, declared)
+    assert (there.loaded, back.loaded, [note.needs_a_person for note in back.notes]) == (3, 0, [True])
+    assert loads.rows() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_person_may_replace_a_file_by_the_one_of_its_name_in_another_folder(loads, two_folders):
+    go_to, declared = two_folders
+    load_now(loads, declared)
+    go_to("second")
+    refused = load_now(loads, declared)
+    choice = Choice(files=("01.jsonl",), replaces=True)
+
+    still = load_now(loads, declared, choice=choice)
+    replaced = load_now(loads, declared, choice=choice, differences_accepted=True)
+    later = load_now(loads, declared)
+
+    assert [[note.needs_a_person for note in each.notes] for each in (refused, still)] == [[True], [True]]
+    assert (replaced.loaded, later.notes, loads.rows()) == (3, (), [3, 4, 5])
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])

@@ -442,6 +442,31 @@ def test_files_behind_one_that_is_not_complete_wait_since_they_came(worlds):
         assert list(run(world, [*steps, (Step.REMOVE, "a")], asked={3})) == ["late", "late"]
 
 
+def test_a_last_line_is_not_late_before_its_file_is_sealed(worlds):
+    with worlds("direct", "") as world:
+        world.file.write_text(world.file.read_text().replace("format: jsonl", "format: jsonl, sealed: 3h"))
+        for step in (Step.APPEND, Step.APPEND_OPEN, Step.LOAD, Step.HOUR, Step.LOAD):
+            world.do(step, "a")
+        before = world.shown()
+        for step in (Step.HOUR, Step.HOUR, Step.HOUR):
+            world.do(step, "a")
+
+        assert set(before.values()) == {"fine"}
+        assert set(world.shown().values()) == {"late"}
+        world.do(Step.LOAD, "a")
+        assert set(world.shown().values()) == {"fine"}
+
+
+def test_rolled_back_records_are_missed_though_a_last_line_waits_in_their_file(worlds):
+    with worlds("direct", "") as world:
+        for step in (Step.APPEND, Step.LOAD, Step.REWIND):
+            world.do(step, "a")
+        (world.landing / "a0.jsonl").write_text('{"n": 9')
+        world.load(Choice())
+
+        assert set(world.shown().values()) == {"needs a person"}
+
+
 def test_a_source_that_does_not_answer_is_shown_for_all_that_wait_for_it(worlds, monkeypatch):
     """As a mount of a server that is gone. The sources behind it are not listed either."""
     with worlds("direct", "") as world:

@@ -107,7 +107,7 @@ def test_a_path_that_is_widened_while_the_first_load_runs_loads_no_record_twice(
     loads.write("day/a.jsonl", lines(1, 2))
     narrow, wide = below(loads, "day/*.jsonl"), below(loads, "*/*.jsonl")
 
-    with pytest.raises(DeclarationChanged, match="edited while this load ran"):
+    with pytest.raises(DeclarationChanged, match="while this load ran, the pipeline file was edited"):
         load_while(loads, narrow, lambda: load_now(loads, wide))
     load_now(loads, wide)
 

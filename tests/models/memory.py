@@ -186,7 +186,8 @@ class MemoryLedger:
             refuse_other_version(pipeline.name, version, book.version)
         before = book.declared.declaration if book.version.number else None
         after = settled(before, pipeline.declaration)
-        if before != after:
+        folders = {pipeline.folder, book.declared.folder} - {None}
+        if before != after or (book.version.number and len(folders) > 1):
             _refuse_edit(book, pipeline, before)
             if names_other_messages(book.messages_of, after):
                 book.messages.clear()

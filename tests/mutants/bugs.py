@@ -4371,6 +4371,23 @@ BUGS = (
         ),
     ),
     Bug(
+        name="what was planned or staged in another working directory is committed as of this one",
+        file="dedup_core/onceload_core/postgres/declaring.py",
+        correct="    if locked.folder is not None:\n",
+        wrong="    if False:\n",
+        tests=(
+            f"{OF_LOADED_FILES}::test_a_load_in_one_folder_is_refused_that_another_folder_overtakes",
+            f"{OF_LOADED_FILES}::test_a_batch_that_was_staged_in_one_folder_is_given_up_by_a_load_in_another",
+        ),
+    ),
+    Bug(
+        name="a last line is late although its file will be sealed",
+        file="spark_jobs/onceload_jobs/plan/plan.py",
+        correct="        if self.is_sealed_by_time:\n",
+        wrong="        if False:\n",
+        tests=("tests/loads/test_states_agree.py::test_a_last_line_is_not_late_before_its_file_is_sealed",),
+    ),
+    Bug(
         name="a folder that was moved back is trusted",
         file="dedup_core/onceload_core/postgres/loaded_files.py",
         correct='SQL["distrust_files" if is_moved else "follow_folder"]',
@@ -4380,8 +4397,8 @@ BUGS = (
     Bug(
         name="a replacement by hand deletes rows of a file below the old folder",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        if file_state is None or (known and known.knowledge.is_elsewhere):\n",
-        wrong="        if file_state is None:\n",
+        correct="known.knowledge.is_elsewhere and not self.choice.accepts_differences",
+        wrong="False",
         tests=(
             f"{OF_LOADED_FILES}::test_replacing_a_file_by_hand_deletes_no_rows_of_another_one_below_the_old_folder",
         ),
@@ -5112,8 +5129,8 @@ BUGS = (
     Bug(
         name="a last line without its newline waits unseen",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        names = (note.name for note in notes if note.leaves_records)\n",
-        wrong="        names = (note.name for note in notes if note.is_busy or note.is_unreadable)\n",
+        correct="        left = (note for note in notes if note.leaves_records)\n",
+        wrong="        left = (note for note in notes if note.is_busy or note.is_unreadable)\n",
         tests=(
             f"{OF_STATES}[a last line has no newline-staged]",
             "tests/loads/test_states_agree.py::test_files_behind_one_that_is_not_complete_wait_since_they_came",

@@ -1,6 +1,7 @@
 """New versions of a declaration: loads take them, under the lock that commits take."""
 
 import json
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -33,7 +34,7 @@ def declare(connection: Connection, pipeline: Pipeline, *, version: Version | No
         taken = _take(connection, pipeline, version=version)
     else:
         if pipeline.folder not in (None, found.folder):
-            _follow_folder(connection, pipeline)
+            taken = _follow_folder(connection, pipeline, taken)
         if not found.has_layout:
             # An earlier release took this version. Its texts are the same, so its layout is too.
             layout = _layout(pipeline.declaration)
@@ -67,14 +68,24 @@ def _unchanged(found: Record | None, pipeline: Pipeline) -> Version | None:
     return version_in(found) if before == settled(before, pipeline.declaration) else None
 
 
-def _follow_folder(connection: Connection, pipeline: Pipeline) -> None:
-    """The same path leads to another folder: it is relative, or leads over a link."""
+def _follow_folder(connection: Connection, pipeline: Pipeline, taken: Version) -> Version:
+    """The same path leads to another folder: it is relative, or leads over a link.
+
+    That is a version of its own: what was planned or staged in the other folder is of other files.
+    """
     locked = lock_pipeline(connection, pipeline.name)
     found = _find(connection, pipeline)
-    # An edit that was faster has followed, too.
-    if found is not None and _unchanged(found, pipeline) is not None:
-        before = _declaration_in(found)
-        loaded_files.follow(connection, pipeline, locked, before=before, after=before)
+    unchanged = _unchanged(found, pipeline)
+    if found is None or unchanged is None:
+        # An edit was faster, and refuses what this load commits.
+        return taken
+    if locked.folder == pipeline.folder:
+        return unchanged
+    before = _declaration_in(found)
+    if locked.folder is not None:
+        unchanged = _keep(connection, found.pipeline_id, replace(before, layout=pipeline.declaration.layout))
+    loaded_files.follow(connection, pipeline, locked, before=before, after=before)
+    return unchanged
 
 
 def _refuse_edit(connection: Connection, pipeline: Pipeline, before: Declaration, pipeline_id: int) -> None:

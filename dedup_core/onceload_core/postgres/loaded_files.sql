@@ -74,9 +74,9 @@ DELETE FROM onceload.loaded_file
 
 -- name: add_files
 -- Loaded files without an address: a release that recorded none has loaded them, or the table was damaged.
-INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name)
+INSERT INTO onceload.loaded_file (table_id, address, pipeline_id, name, is_compared)
 SELECT DISTINCT CAST(:table_id AS bigint), sha256(convert_to(pipeline.folder || producer.name, 'UTF8')), pipeline_id,
-       producer.name
+       producer.name, NOT pipeline.has_moved
   FROM onceload.pipeline JOIN onceload.producer USING (pipeline_id)
  WHERE pipeline_id = :pipeline_id AND pipeline.folder IS NOT NULL
    AND producer.fingerprint IS NOT NULL AND (producer.copy_of IS NOT NULL OR NOT isempty(producer.consumed))

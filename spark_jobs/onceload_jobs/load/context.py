@@ -113,7 +113,7 @@ class LoadContext:
         return self.settings.is_stopped()
 
     def choice(self) -> Choice:
-        choice = replace(self.settings.choice, takes_empty_files=self.settings.differences_accepted)
+        choice = replace(self.settings.choice, accepts_differences=self.settings.differences_accepted)
         name = self.declared.name
         return without_replaced(choice, self.ledger, name, self.batch, begun_at=self.before)
 

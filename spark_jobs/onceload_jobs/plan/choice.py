@@ -15,8 +15,8 @@ class Choice:
     files: tuple[str, ...] = ()
     #: Reload them, and replace their rows.
     replaces: bool = False
-    #: An empty file also replaces the rows that were loaded of it.
-    takes_empty_files: bool = False
+    #: What is chosen to be replaced also goes if its file is empty, or another one of its name in another folder.
+    accepts_differences: bool = False
     #: Files that are not replaced again, because this batch has done it.
     done: frozenset[str] = frozenset()
     #: Why they are not.

@@ -102,7 +102,7 @@ def _state_of(
         new_etag = None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag))
         return replace(continued, new_etag=new_etag)
     if is_elsewhere:
-        return Note(name=listed.name, reason=_OTHER_FILE.format(reason), needs_a_person=True)
+        return Note(name=listed.name, reason=_other_file(declared, listed.name, reason), needs_a_person=True)
     if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
         if not listed.size:
             return Note(name=listed.name, reason=_EMPTY, is_settled=True)
@@ -219,6 +219,14 @@ def _or_take_it(declared: Declared, name: str) -> str:
     once = f"or run {reload_command(name)} to replace its loaded rows with the new content, " if ways.may_reload else ""
     replaced = "`replace` (its loaded rows are deleted) or " if ways.may_reload else ""
     return f"{once}or set on_rewrite to {replaced}`new_generation` (they stay)"
+
+
+def _other_file(declared: Declared, name: str, reason: str) -> str:
+    ways = Ways.of(pipeline_with_declaration(declared).declaration)
+    command = f"{reload_command(name).removesuffix('`')} --accept-differences`"
+    return _OTHER_FILE.format(reason) + (
+        f". To replace its loaded rows instead, run {command}" if ways.may_reload else ""
+    )
 
 
 def _load_again(declared: Declared, name: str) -> str:

@@ -51,6 +51,8 @@ class Plan:
     done: int = 0
     #: When each other file was modified, in seconds since 1970, if its store reports it.
     modified: Mapping[str, float | None] = field(default_factory=dict)
+    #: Each file is sealed some time after it was modified.
+    is_sealed_by_time: bool = False
 
     @property
     def has_files(self) -> bool:
@@ -65,8 +67,11 @@ class Plan:
 
     def left_by(self, notes: Iterable[Note]) -> dict[str, float | None]:
         """Those of the listed files whose notes say that they may still have such records."""
-        names = (note.name for note in notes if note.leaves_records)
-        return {name: self.modified[name] for name in names if name in self.modified}
+        left = (note for note in notes if note.leaves_records)
+        if self.is_sealed_by_time:
+            # The last line of a file is complete once the file is sealed, and is read then.
+            left = (note for note in left if note.is_busy or note.is_unreadable)
+        return {note.name: self.modified[note.name] for note in left if note.name in self.modified}
 
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
@@ -99,6 +104,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
         remarks=frozenset((*choice.notes, *of_listing, *of_folders)),
         done=sum(each is None for each in findings.of_files.values()),
         modified={listed.name: listed.modified_at for listed, each in findings.of_files.items() if each is not None},
+        is_sealed_by_time=declared.source.sealed_after_s is not None,
     )
 
 
@@ -261,14 +267,14 @@ class _FileChecker:
         file_state: FileState | Note | None = None
         if known and self._is_to_be_replaced(listed, known.knowledge.state):
             file_state = FileState(generation=known.knowledge.state.generation + 1, replaces=known.producer_id)
-        if file_state is None or (known and known.knowledge.is_elsewhere):
+        if file_state is None or (known and known.knowledge.is_elsewhere and not self.choice.accepts_differences):
             # Rows are only replaced by what is the same file.
             found = current_state(self.declared, listed, known, proven=self.proven, sealed=sealed)
             file_state = found if file_state is None or isinstance(found, Note) else file_state
         if (
             isinstance(file_state, FileState)
             and file_state.replaces
-            and not (listed.size or self.choice.takes_empty_files)
+            and not (listed.size or self.choice.accepts_differences)
         ):
             return Note.of_nothing_to_load(listed.name, "it is empty")
         return file_state

@@ -343,7 +343,7 @@ class World:
             )
 
     def _cut(self, cut: Cut) -> None:
-        for path in (path for folder in own_spools() for path in folder.iterdir()):
+        for path in (path for folder in own_spools() for path in folder.glob("*")):
             # Its load may end meanwhile.
             with suppress(FileNotFoundError):
                 self.outcomes["files of rows that were cut"] += 1
