@@ -202,7 +202,7 @@ class Behind:
         with self.reaching(declared.source.path):
             plan = _naming(self.described[declared.name].path, make_plan(declared, ledger, now_s=now))
             lost = Lost(declared, self.engine)
-            # What is read by the next load, or by one that runs, is not lost.
+            # Files that the next load reads, or that one reads now, are not lost.
             read = {file.listed.name for file in plan.to_read} | {note.name for note in plan.notes if note.is_busy}
             of_files = [each for each in owed if not each.is_of_program and each.producer not in read]
             lost_files = sum(lost.why(each) is not None for each in of_files)

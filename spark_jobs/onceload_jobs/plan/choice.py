@@ -15,7 +15,7 @@ class Choice:
     files: tuple[str, ...] = ()
     #: Reload them, and replace their rows.
     replaces: bool = False
-    #: What is chosen to be replaced also goes if its file is empty, or another one of its name in another folder.
+    #: Rows to be replaced also go if their file is empty, or is another one of its name in another folder.
     accepts_differences: bool = False
     #: Files that are not replaced again, because this batch has done it.
     done: frozenset[str] = frozenset()
