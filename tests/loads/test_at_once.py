@@ -142,7 +142,7 @@ def test_a_file_that_is_rewritten_under_the_claim_of_a_loader_that_died_is_loade
     loads.load()
 
     assert [note.reason.split(" until ")[0] for note in waiting.notes] == [
-        "another run is loading it (session dead, lease"
+        "another run is loading it. Now session dead holds delivery 1"
     ]
     assert loads.rows() == [2]
 
@@ -272,7 +272,7 @@ def test_a_file_that_is_rewritten_while_its_next_generation_is_read_loses_nothin
     def rewrite(*arguments, **named):
         monkeypatch.setattr(loading, "_commit_piece", commit_piece)
         loads.write("a.jsonl", lines(*range(10, 19)))
-        assert loads.load().notes[0].reason.startswith("another run is loading it (session ")
+        assert loads.load().notes[0].reason.startswith("another run is loading it. Now session ")
         return commit_piece(*arguments, **named)
 
     monkeypatch.setattr(loading, "_commit_piece", rewrite)

@@ -117,9 +117,10 @@ def test_a_file_of_a_kept_batch_names_the_batch_the_end_of_its_lease_and_the_com
     note = loads.load().notes[0]
 
     said = (
-        r"batch the first is staged but not published, and holds it until \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\. To load it "
-        r"now, publish the batch \(`onceload publish PIPELINE.yaml --batch='the first'`\), or give it up "
-        r"\(`onceload publish PIPELINE.yaml --batch='the first' --give-up`\) and load again"
+        r"batch the first is staged but not published, and holds it until \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\. To publish "
+        r"it now, run `onceload publish PIPELINE.yaml --batch='the first'` \(with a suite, first `onceload audit "
+        r"PIPELINE.yaml --batch='the first'`\)\. To discard the staged rows instead, run `onceload publish "
+        r"PIPELINE.yaml --batch='the first' --give-up`, and load again"
     )
     assert note.name == "a.jsonl"
     assert re.match(said, note.reason), note

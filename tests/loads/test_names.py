@@ -149,5 +149,5 @@ def test_a_process_that_decodes_names_otherwise_is_refused(loads, tmp_path, comm
 
     assert done.returncode == ExitCode.WRONG_USE, done.stderr
     assert b"the encoding of file names in this process: found ascii." in done.stderr
-    assert b"set PYTHONUTF8=1" in done.stderr
+    assert b"Set PYTHONUTF8=1" in done.stderr
     assert loads.rows() == [1]

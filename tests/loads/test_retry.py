@@ -348,7 +348,7 @@ def test_a_row_of_parquet_without_a_column_that_is_declared_now_stays_held_until
     (quarantine_id,) = held(loads)
 
     (refusal,) = retry_all(loads, source=parquet).still_bad.values()
-    assert "stored without a value for 'amount', a column that is declared now" in refusal.reason
+    assert "stored without a value for 'amount', declared as columns since" in refusal.reason
     assert loads.rows("id, amount") == [(1, None)]
 
     fixed = {quarantine_id: b'{"id": 2, "amount": 6, "note": "long"}'}

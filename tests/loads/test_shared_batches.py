@@ -147,7 +147,7 @@ def test_a_batch_goes_with_its_publisher_and_is_staged_again_by_the_next(loads):
     with killed_while_planning(loads):
         load(loads.declared, settings(loads), batch=new_batch(), tasks=Killed())
     assert set(Board(loads).states()) == {"staged"}
-    assert {note.reason.split(" (")[0] for note in loads.load().notes} == {"another run is loading it"}
+    assert {note.reason.split(". Now ")[0] for note in loads.load().notes} == {"another run is loading it"}
     pass_time(loads, 61)
 
     assert loads.load().loaded == len(numbers)

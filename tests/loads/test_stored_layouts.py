@@ -105,7 +105,7 @@ def test_a_record_without_a_field_for_a_renamed_column_stays_with_its_reason(loa
 
     report = retry_all(loads, source=replace(source, **now), columns=columns_of(types))
 
-    assert "stored without a value for 'other', a column that is declared now" in report.still_bad[held_id].reason
+    assert "stored without a value for 'other', declared as columns since" in report.still_bad[held_id].reason
     assert report.laid_out_otherwise == (source.path.rpartition("/")[2],)
     assert loads.rows() == [1]
 
@@ -179,7 +179,7 @@ def test_a_record_of_the_release_before_stays_after_an_edit_of_its_layout(loads)
 
     report = retry_all(loads, source=replace(source, **now), columns=columns_of(WIDE))
 
-    assert "an earlier release of Onceload has quarantined it" in report.still_bad[held_id].reason
+    assert "an earlier release of Onceload quarantined it" in report.still_bad[held_id].reason
     assert loads.rows() == [1]
 
 
@@ -215,7 +215,7 @@ def test_a_row_of_typed_values_that_was_stored_as_bytes_is_not_loaded_as_their_t
     (refusal,) = retry_all(loads, **edited).still_bad.values()
 
     assert (refusal.column, loads.rows()) == ("note", [1])
-    assert "it was stored as bytea, and is text now" in refusal.reason
+    assert "its column was stored as bytea and is text now" in refusal.reason
     assert retry_all(loads, **edited, fixed={held_id: b'{"id": 40000, "note": "bb"}'}).retried == 1
     assert loads.rows("id, note") == [(1, "aa"), (40_000, "bb")]
 

@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_listed_is_named_as_not_compared(closed):
     verification = verified(closed, deep=True)
 
     assert named(verification) == []
-    reason = "it could not be read, so nothing new of it was compared: Permission denied"
+    reason = "it could not be read, so it is unknown whether it has new records: Permission denied"
     assert notes_of(verification) == {"'closed/'": reason}
 
 
