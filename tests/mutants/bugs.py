@@ -5127,6 +5127,23 @@ BUGS = (
         tests=("tests/loads/test_attempts.py::test_a_rename_takes_the_last_outcome_and_the_waits_along",),
     ),
     Bug(
+        name="a pipeline whose loads were refused keeps another one from taking its name",
+        file="migrations/versions/0007_expand_follow_moves_and_names.py",
+        correct="    DELETE FROM onceload.pipeline WHERE pipeline_id = refused;\n",
+        wrong="",
+        tests=("tests/loads/test_attempts.py::test_a_rename_takes_the_last_outcome_and_the_waits_along",),
+    ),
+    Bug(
+        name="records that a rewind rolled back are not missed while a last line waits in their file",
+        file="onceload/lag.py",
+        correct="{file.listed.name for file in plan.to_read} | {note.name for note in plan.notes if note.is_busy}",
+        wrong="set(plan.waiting)",
+        tests=(
+            "tests/loads/test_states_agree.py::"
+            "test_rolled_back_records_are_missed_though_a_last_line_waits_in_their_file",
+        ),
+    ),
+    Bug(
         name="a last line without its newline waits unseen",
         file="spark_jobs/onceload_jobs/plan/plan.py",
         correct="        left = (note for note in notes if note.leaves_records)\n",

@@ -152,15 +152,15 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
 
 @contextmanager
 def _naming_the_way_out(batch: Batch) -> Iterator[None]:
-    """What a person has to solve may never be solved."""
+    """Add to an error that only a person can solve how to give the batch up."""
     try:
         yield
     except OnceloadError as error:
         if error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON):
             give_it_up = f"`onceload publish {PIPELINE_FILE} --batch={quote(batch)} --give-up`"
             error.add_note(
-                f"Batch {batch} stays staged, and holds its files for another hour. Publish it again after that is "
-                f"solved, or discard its rows with {give_it_up} and load again."
+                f"Batch {batch} stays staged, and holds its files for another hour. Publish it again when the cause is "
+                f"fixed, or discard its rows with {give_it_up} and load again."
             )
         raise
 
