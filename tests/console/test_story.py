@@ -172,7 +172,7 @@ def test_a_load_whose_worker_was_killed_is_finished(page, day):
         "UPDATE onceload.delivery SET offered_at = offered_at - interval '10 minutes',"
         " deadline_at = deadline_at - interval '10 minutes' RETURNING 1"
     )
-    assert "no session is working on it" in state(page, "killed")
+    assert "no session works on them" in state(page, "killed")
 
     follow(page, "killed", "Load now")
     page.get_by_role("button", name="Load").click()
