@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from psycopg2.errors import LockNotAvailable
 
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.guards import RowsDiffer
@@ -232,7 +233,7 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
 
 
 def alter_before_rows(loads, monkeypatch, altered):
-    """Alter the target between the first look at it and the write."""
+    """Alter the target, as far as its lock lets one, between the look at it and the write."""
     counted, comes = target._deleted, iter([True])
 
     def alter_once(*arguments):
@@ -244,13 +245,54 @@ def alter_before_rows(loads, monkeypatch, altered):
     monkeypatch.setattr(target, "_deleted", alter_once)
 
 
-def test_a_table_that_is_made_unlogged_just_before_its_rows_takes_no_commit(loads, monkeypatch):
+@pytest.mark.parametrize("altered", ["SET UNLOGGED", "ALTER id TYPE double precision", "DROP note"])
+def test_no_table_is_altered_between_the_look_at_it_and_its_rows(loads, monkeypatch, altered):
     make(loads, f"CREATE TABLE target ({PLAIN})")
     loads.write("a.jsonl", line(1))
-    alter_before_rows(loads, monkeypatch, "SET UNLOGGED")
+    refused: list[str] = []
+
+    def alter_once(*arguments):
+        found = counted(*arguments)
+        if not refused:
+            with pytest.raises(LockNotAvailable) as locked:
+                execute(loads.admin_dsn, f"SET lock_timeout = '50ms'; ALTER TABLE target {altered}")
+            refused.append(str(locked.value))
+        return found
+
+    counted = target._deleted
+    monkeypatch.setattr(target, "_deleted", alter_once)
+
+    assert counts(loads.load()) == (1, 0, 0)
+    assert refused
+
+
+def test_a_partition_that_is_attached_just_before_the_rows_takes_no_commit(loads, monkeypatch):
+    make(loads, f"CREATE TABLE target ({PLAIN}) PARTITION BY RANGE (id)", f"CREATE UNLOGGED TABLE first ({PLAIN})")
+    loads.write("a.jsonl", line(1))
+    alter_before_rows(loads, monkeypatch, "ATTACH PARTITION first FOR VALUES FROM (0) TO (9)")
+
     with pytest.raises(SettingRefused, match="an unlogged table"):
         loads.load()
+
     assert loads.rows() == []
+
+
+@pytest.mark.parametrize("instead", ["", "CREATE SEQUENCE target"])
+def test_a_table_that_is_gone_when_rows_are_written_is_named(loads, monkeypatch, instead):
+    make(loads, f"CREATE TABLE target ({PLAIN})")
+    loads.write("a.jsonl", line(1))
+    refuse_altered = target.refuse_altered
+
+    def rename_first(*arguments, **named):
+        if loads.ask("SELECT to_regclass('away')") == [(None,)]:
+            execute(loads.admin_dsn, f"ALTER TABLE target RENAME TO away; {instead}")
+        refuse_altered(*arguments, **named)
+
+    monkeypatch.setattr(target, "refuse_altered", rename_first)
+    with pytest.raises(CommitRefused, match="which is no longer a table" if instead else "which no longer exists"):
+        loads.load()
+
+    assert loads.ask("SELECT count(*) FROM away") == [(0,)]
 
 
 ALTERED = {
@@ -284,16 +326,6 @@ def alter_after(looks: Callable[..., None], loads: Loads, altered: str) -> Calla
         execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
 
     return look_then_alter
-
-
-@pytest.mark.parametrize("altered", ["ALTER id TYPE double precision", "ALTER amount TYPE numeric(12,0)"])
-def test_a_column_that_is_altered_just_before_its_rows_takes_no_commit(loads, monkeypatch, altered):
-    make(loads, f"CREATE TABLE target ({PLAIN})")
-    loads.write("a.jsonl", line(1))
-    alter_before_rows(loads, monkeypatch, altered)
-    with pytest.raises(SettingRefused, match=r"is (double precision instead of bigint|numeric)"):
-        loads.load()
-    assert loads.ask(POSITION) == [(0,)]
 
 
 def test_a_column_that_is_altered_during_a_retry_takes_no_record(loads, monkeypatch):

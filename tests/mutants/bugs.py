@@ -2459,9 +2459,16 @@ TARGET_BUGS = (
     Bug(
         name="a target that was altered since the load began is not looked at again",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="        refuse_altered(connection, self.table, columns=self.columns, lineage=self.lineage)\n",
+        correct="        _refuse_unfit(connection, self.table, columns=self.columns, lineage=self.lineage)\n",
         wrong="",
-        tests=(OF_TARGETS,),
+        tests=(f"{OF_TARGETS}::test_a_partition_that_is_attached_just_before_the_rows_takes_no_commit",),
+    ),
+    Bug(
+        name="a table may be altered between the look at it and its rows",
+        file="spark_jobs/onceload_jobs/write/target.py",
+        correct="    _lock(connection, table)\n",
+        wrong="",
+        tests=(f"{OF_TARGETS}::test_no_table_is_altered_between_the_look_at_it_and_its_rows",),
     ),
     Bug(
         name="another kind of table may refuse rows before it is looked at",
@@ -2475,7 +2482,7 @@ TARGET_BUGS = (
         file="spark_jobs/onceload_jobs/write/target.py",
         correct="            _check_columns(table, wanted, fit.types or {})\n",
         wrong="",
-        tests=(f"{OF_TARGETS}::test_a_column_that_is_altered_just_before_its_rows_takes_no_commit",),
+        tests=(f"{OF_TARGETS}::test_a_column_that_is_altered_during_a_load_takes_no_commit",),
     ),
     Bug(
         name="a stage is made like a table that was altered since the load began",

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.ports import Ledger
-from onceload_core.postgres.connection import Record, statements, transaction, translated
+from onceload_core.postgres.connection import Record, sqlstate, statements, transaction, translated
 from onceload_core.postgres.loaded_tables import find_tables, record_table
 from onceload_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from onceload_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
@@ -69,8 +70,8 @@ class Written:
     """Counts what remains in the target of the rows that a transaction writes.
 
     The table is checked again, because it may have been altered since the load began: before the write, so that no rows
-    count as bad because of another kind of table or column; and after it, when the lock of the write keeps the table as
-    it is until the commit.
+    count as bad because of another kind of table or column; and after it, because the partitions are not locked, as the
+    columns are.
     """
 
     table: str
@@ -86,7 +87,7 @@ class Written:
 
     def remaining(self, connection: Connection, rows: int) -> int:
         """How many of the written rows triggers have not deleted again."""
-        refuse_altered(connection, self.table, columns=self.columns, lineage=self.lineage)
+        _refuse_unfit(connection, self.table, columns=self.columns, lineage=self.lineage)
         after = _deleted(connection, self.table)
         if after.has_triggers:
             if not after.is_counted:
@@ -115,10 +116,30 @@ class CommitRefused(SettingRefused):
 
 
 def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> None:
-    """Refuse a table whose columns no longer have the types in which the values are written.
+    """Refuse a table whose columns no longer have the types in which the values are written, and keep it as it is.
 
     Binary COPY would store the bytes of one type as another type of the same size, and INSERT would cast or round them.
     """
+    _lock(connection, table)
+    _refuse_unfit(connection, table, columns=columns, lineage=lineage)
+
+
+def _lock(connection: Connection, table: str) -> None:
+    """Let no other transaction alter the columns before the end of this one. A write takes the same lock, but later."""
+    try:
+        run(connection, f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE")
+    except DBAPIError as error:
+        if sqlstate(error) not in _NO_TABLE:
+            raise
+        found = f"{table}, which {_NO_TABLE[sqlstate(error)]}"
+        raise CommitRefused("target.table", found, f"{table} (rename or restore it)") from error
+
+
+#: By the server's code: there is none of this name, or it is something else.
+_NO_TABLE = {"42P01": "no longer exists", "42809": "is no longer a table"}
+
+
+def _refuse_unfit(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> None:
     try:
         fit = _fit(connection, table)
         if fit is not None:
@@ -128,7 +149,7 @@ def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Colu
     except SettingRefused as error:
         raise CommitRefused(error.setting, error.found, error.expected) from error
     if fit is None:
-        raise CommitRefused("target.table", f"{table}, which no longer exists", f"{table} (rename or restore it)")
+        raise CommitRefused("target.table", f"{table}, which {_NO_TABLE['42P01']}", f"{table} (rename or restore it)")
 
 
 def _refuse_generated(table: str, wanted: Mapping[str, str], generated: Iterable[str]) -> None:
