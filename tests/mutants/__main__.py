@@ -59,6 +59,8 @@ AT_ONCE = 2
 TIMEOUT_S = 3600
 #: A bug may make a test wait forever; that counts as caught, and the page reports it.
 BUG_TIMEOUT_S = 900
+#: How long a test waits; without a bug, the tests pass with it as well.
+PATIENCE, PATIENCE_S = "ONCELOAD_TEST_PATIENCE_S", 120
 #: For pytest to stop the servers of a test that was interrupted.
 STOPPING_TIMEOUT_S = 60
 _PYTEST = (
@@ -216,6 +218,7 @@ def python(copy: Path, *arguments: str, timeout_s: float = TIMEOUT_S) -> subproc
     path = os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
     # A .pyc is trusted by time and size, and a bug may have the size of what it replaces.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "ONCELOAD_FAULT_SEED": str(SEED)}
+    environment[PATIENCE] = str(PATIENCE_S)
     command = [sys.executable, *arguments]
     with subprocess.Popen(
         command, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
