@@ -23,7 +23,6 @@ from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import (
     Format,
     Identity,
-    MessageId,
     OnRewrite,
     Publish,
     QuarantineLimit,
@@ -447,8 +446,8 @@ def test_any_name_is_just_a_name(loads):
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, monkeypatch):
     """What a crash of the server does to unlogged tables, after all pieces were counted."""
-    # With business ids, rows wait in a table and not in files.
-    loads.declared = replace(loads.declared, message_id=MessageId(columns=("id",), keep_days=1))
+    # The rows of a merge wait in a table and not in files.
+    loads.declared = replace(loads.declared, target=replace(loads.declared.target, write=Write.MERGE, key=("id",)))
     loads.write("a.jsonl", "".join(line(number) for number in range(20)))
     crashes: list[object] = []
 
