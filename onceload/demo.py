@@ -10,8 +10,8 @@ import json
 import shutil
 import socket
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -114,8 +114,8 @@ class _Story:
         day = self._day(_DAYS)
         self._write(day, _LARGE)
         self.api.start(_INGEST, "killed", date=str(day))
-        self._until("a running load", lambda: bool(self._ask("held_deliveries", "killed")))
-        killed = self._kill_load("killed")
+        with self._held_back("killed"):
+            killed = self._kill_load("killed")
         self.api.until(
             f"/api/v2/dags/{_INGEST}/dagRuns/killed/taskInstances/load",
             lambda found: found["state"] in ("up_for_retry", "failed"),
@@ -183,14 +183,31 @@ class _Story:
         found = self.api.run("backfill", run_id, pipeline="readings", mode=mode, **days)
         self._expect("a backfill", {"success"}, set(found.values()))
 
+    @contextmanager
+    def _held_back(self, batch: str) -> Iterator[None]:
+        """Wait until a load works on its files, and keep it from ending them in the block."""
+        with closing(psycopg2.connect(self.running.dsn)) as connection, connection.cursor() as cursor:
+
+            def is_held() -> bool:
+                connection.rollback()
+                cursor.execute(SQL["hold_deliveries"].text)
+                cursor.execute(SQL["held_deliveries"].text, (batch,))
+                row = cursor.fetchone()
+                return bool(row and row[0])
+
+            self._until("a running load", is_held)
+            yield
+
     def _kill_load(self, batch: str) -> int:
         """Kill the load of a batch, and all its child processes."""
         drivers = [
             each
             for each in psutil.process_iter(["cmdline", "environ"])
             if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(self.folder)
-            and batch in (each.info["cmdline"] or [])
+            and f"--batch={batch}" in (each.info["cmdline"] or [])
         ]
+        if not drivers:
+            raise StoryDiffers("a running load", "its process", "none")
         victims = [*drivers, *(child for each in drivers for child in each.children(recursive=True))]
         for victim in set(victims):
             # Some end by themselves as soon as the first is killed.

@@ -2,6 +2,10 @@
 -- How many deliveries of a batch are being loaded.
 SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held' AND work IS NOT NULL;
 
+-- name: hold_deliveries
+-- Until the end of the transaction, no delivery is handed out or done.
+LOCK TABLE onceload.delivery IN SHARE MODE;
+
 -- name: position
 SELECT position FROM onceload.pipeline;
 
