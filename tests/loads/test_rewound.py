@@ -4,13 +4,16 @@ import gzip
 import json
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from onceload.cli import main
 from onceload.recoveries import rewind_in_words
 from onceload_core.errors import ExitCode
 from onceload_core.verdicts import Order
-from onceload_jobs.pipeline.declared import Publish, RecordProducer
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Format, Publish, RecordProducer, Source
 from onceload_jobs.verify.findings import Kind
 from tests.loads.conftest import line
 from tests.loads.rewinding import back, pipeline_file
@@ -69,6 +72,34 @@ def test_a_file_that_was_shortened_after_a_rewind_is_a_difference(rewound):
     assert len(rewound.rows()) == 50
     (difference,) = verified(rewound, deep=True).differences
     assert (difference.kind, difference.found) == (Kind.NOT_LOADED_AGAIN, "the file is shorter than before")
+
+
+def write_groups(path, first):
+    """Four row groups of 100 rows; returns where the first one begins."""
+    ids = pa.table({"id": pa.array(range(first, first + 400), pa.int64())})
+    pq.write_table(ids, path, row_group_size=100, compression="none", use_dictionary=False)
+    return pq.read_metadata(path).row_group(0)
+
+
+def test_a_file_of_which_a_part_is_loaded_after_a_rewind_is_compared_with_what_it_was_before(loads):
+    file, kept = loads.folder / "a.parquet", loads.folder / "0.parquet"
+    of_group = write_groups(kept, 0).total_byte_size
+    source = Source(path=str(loads.folder / "*.parquet"), format=Format.PARQUET, chunk_bytes=of_group + 50)
+    loads.declared = replace(loads.declared, source=source, columns=(parse_column("id", "bigint"),))
+    loads.load()
+    position = loads.ledger.position("events")
+    write_groups(file, 1000)
+    loads.load()
+    back(loads, position)
+    at = write_groups(file, 2000).column(0).data_page_offset
+    whole = file.read_bytes()
+    file.write_bytes(whole[:at] + b"\xff" * 400 + whole[at + 400 :])
+
+    loads.load()
+
+    assert loads.rows() == [*range(400), *range(2100, 2400)]
+    (difference,) = [each for each in verified(loads).differences if each.kind is Kind.NOT_LOADED_AGAIN]
+    assert (difference.producer, difference.found) == ("a.parquet", "the file has other content than before")
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])

@@ -4204,7 +4204,7 @@ BUGS = (
         correct="    loaded_files.own(connection, taken, commit.session.pipeline, files)\n",
         wrong="",
         tests=(
-            f"{OF_LOADED_FILES}::test_a_path_that_is_widened_over_the_files_of_another_pipeline_loads_none_of_them",
+            f"{OF_LOADED_FILES}::test_a_pipeline_that_is_renamed_while_its_first_load_runs_loads_nothing_a_second_time",
         ),
     ),
     Bug(
@@ -4484,7 +4484,9 @@ BUGS = (
         file="dedup_core/onceload_core/postgres/rewound.sql",
         correct="           AND receipt.position < max(owed.position)\n",
         wrong="",
-        tests=(f"{OF_REWOUND}::test_a_file_that_was_shortened_after_a_rewind_is_a_difference",),
+        tests=(
+            f"{OF_REWOUND}::test_a_file_of_which_a_part_is_loaded_after_a_rewind_is_compared_with_what_it_was_before",
+        ),
     ),
     Bug(
         name="a rewind does not say that files are gone",
