@@ -1,8 +1,9 @@
 """The row groups of one Parquet file are loaded by several sessions, each once."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,8 +15,10 @@ from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format, Publish, Source
 from onceload_jobs.plan.bundles import bundles_of
 from onceload_jobs.plan.plan import make_plan
+from onceload_jobs.work.progress import Progress, Waiting
 from tests.loads.conftest import Loads
-from tests.loads.sharing import at_once, consume_once
+from tests.loads.sharing import consume_once
+from tests.waiting import until
 
 _GROUPS, _ROWS = 10, 1000
 _ALL = list(range(_GROUPS * _ROWS))
@@ -74,7 +77,17 @@ def test_only_the_chunk_of_a_damaged_row_group_is_not_loaded_and_comes_once_it_i
 def test_no_fixed_session_ends_before_all_row_groups_are_handed_out(loads):
     loads.declared = replace(loads.declared, delivery=Rules(mode=Mode.SESSION, sessions=2, open_max=2))
 
-    reports = at_once([partial(consume_once, loads, name) for name in "12"])
+    waits = threading.Event()
 
-    assert [each.loaded for each in reports] == [6000, 4000]
+    def note(progress: Progress | Waiting) -> None:
+        if isinstance(progress, Waiting):
+            waits.set()
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(consume_once, loads, "1", on_progress=note)
+        # The rest of the file is not handed out before the second session has loaded what is handed out to it.
+        until(lambda: waits.is_set() or first.done(), "the first session waits")
+        second = consume_once(loads, "2")
+
+    assert (first.result().loaded, second.loaded) == (6000, 4000)
     assert loads.rows() == _ALL
