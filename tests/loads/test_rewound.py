@@ -75,7 +75,7 @@ def test_a_file_that_was_shortened_after_a_rewind_is_a_difference(rewound):
 
 
 def write_groups(path, first):
-    """Four row groups of 100 rows; returns where the first one begins."""
+    """Write four row groups of 100 rows; returns the metadata of the first one."""
     ids = pa.table({"id": pa.array(range(first, first + 400), pa.int64())})
     pq.write_table(ids, path, row_group_size=100, compression="none", use_dictionary=False)
     return pq.read_metadata(path).row_group(0)
