@@ -4,6 +4,7 @@ python -m bench            everything, on an embedded Postgres of its own; write
 python -m bench ledger     commits and states alone; writes docs/benchmarks.md
 python -m bench loads      loads alone; writes docs/benchmarks-loads.md, part by part (--only: some of them)
 python -m bench parsing    what Airflow's DAG processor takes for many pipeline files; prints it
+python -m bench trace      what one small load calls and sends; prints it
 python -m bench dirty      how fast dirty data is read, against clean data; prints it
 python -m bench console    how long each page of the console takes with 10 000 000 commits; prints it (15 GB of disk)
 python -m bench scale      a run over 1 000 000 files, and with 100 000 000 producers; prints it (an hour, 60 GB)
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import commits, console, dirty, loads, parsing, scale, states
+from bench import commits, console, dirty, loads, parsing, scale, states, trace
 from bench.machine import Machine, describe
 from bench.measured import Measured
 from onceload import schema
@@ -30,8 +31,8 @@ LOADS_PAGE = PAGE.with_name("benchmarks-loads.md")
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure, after checking the rows.")
-    parts = ["ledger", "loads", "parsing", "dirty", "console", "scale"]
-    parser.add_argument("part", nargs="?", choices=parts, help="left out, all but console and scale")
+    parts = ["ledger", "loads", "parsing", "trace", "dirty", "console", "scale"]
+    parser.add_argument("part", nargs="?", choices=parts, help="left out, all but trace, console and scale")
     parser.add_argument("--quick", action="store_true", help="one short repetition; the pages stay as they are")
     loads.add_arguments(parser)
     scale.add_arguments(parser)
@@ -61,6 +62,10 @@ def measure_on_server(home: Path, dsn: str, parsed: argparse.Namespace) -> None:
         measure_ledger(dsn, quick=parsed.quick)
     if parsed.part in (None, "loads"):
         measure_loads(home, dsn, parsed)
+    if parsed.part == "trace":
+        _make_schema(dsn)
+        for line in trace.report(dsn):
+            print(line, flush=True)
     if parsed.part == "console":
         for path, milliseconds in console.measure(dsn, repetitions=1 if parsed.quick else 5):
             print(f"{path}: {milliseconds} ms", flush=True)
@@ -69,10 +74,16 @@ def measure_on_server(home: Path, dsn: str, parsed: argparse.Namespace) -> None:
             print(found, flush=True)
 
 
-def measure_ledger(dsn: str, *, quick: bool) -> None:
-    repetitions, seconds = (1, 0.5) if quick else (3, 3.0)
+def _make_schema(dsn: str) -> None:
     engine = connect(LedgerSettings(dsn=dsn))
     schema.upgrade(engine)
+    engine.dispose()
+
+
+def measure_ledger(dsn: str, *, quick: bool) -> None:
+    repetitions, seconds = (1, 0.5) if quick else (3, 3.0)
+    _make_schema(dsn)
+    engine = connect(LedgerSettings(dsn=dsn))
     machine = describe(engine)
     engine.dispose()
     rates = commits.measure(dsn, repetitions=repetitions, seconds=seconds)

@@ -19,6 +19,7 @@ import psutil
 from sqlalchemy import Engine, text
 
 from bench.measured import Stopwatch, check_equal, peak_bytes, table
+from bench.states import register_all
 from onceload import schema
 from onceload_core.errors import ExitCode
 from onceload_core.names import Batch, SessionName
@@ -197,7 +198,7 @@ def _run(engine: Engine, ledger: PostgresLedger, pipeline_id: int, known: int) -
     check_equal("producers found", found=len(found), expected=TOUCHED)
     _execute(engine, _NEW.replace("'new-'", f"'new of {known} '"), touched=TOUCHED)
     with watch.timing(REGISTER):
-        ledger.register_all(pipeline, "named", generation=1)
+        register_all(engine, pipeline)
     _execute(engine, _OFFERED, pipeline_id=pipeline_id, known=known, touched=TOUCHED)
     session = ledger.open_session(pipeline, SessionName(f"scale {known}"))
     with watch.timing(COMMIT):

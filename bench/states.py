@@ -12,6 +12,7 @@ from onceload_core.postgres import (
     PostgresSnapshots,
     Recovery,
     connect,
+    producers,
     recover_state,
 )
 
@@ -107,7 +108,7 @@ def _grow(engine: Engine, pipeline: str, watch: Stopwatch) -> None:
     ledger.declare(Pipeline(name=pipeline))
     _execute(engine, _NAMED, producers=PRODUCERS)
     with watch.timing(REGISTER):
-        ledger.register_all(pipeline, "named", generation=1)
+        register_all(engine, pipeline)
     session = ledger.open_session(pipeline, SessionName("bench"))
     for part, first in ((FIRST, 0), (AGAIN, 100)):
         _execute(engine, f"DROP TABLE IF EXISTS offered; {_OFFERED}", spans=f"{{[{first},{first + 100})}}")
@@ -176,6 +177,12 @@ def _check_recovered(engine: Engine, recovery: Recovery) -> None:
     with engine.connect() as connection:
         differing = connection.execute(text(_DIFFERING)).scalar_one()
     check_equal("producers that differ after the recovery", found=differing, expected=0)
+
+
+def register_all(engine: Engine, pipeline: str) -> None:
+    """Register the producers of the table `named`."""
+    with engine.begin() as connection:
+        producers.register_all(connection, pipeline, "named", generation=1)
 
 
 def _execute(engine: Engine, statements: str, **binds: object) -> None:

@@ -14,10 +14,16 @@ VARIABLES = {
     "connection `onceload`.",
     "ONCELOAD_HOME": "The folder for the embedded Postgres, the pages of audits and the files of `make run`. Default: "
     "`.onceload` in the working directory.",
+    "ONCELOAD_SPARK": "The address of a Spark Connect server, `sc://host:port`, on which loads run "
+    "([what runs a load](../how-to/parallel-loading.md#what-runs-a-load)). Default: loads run in processes of this "
+    "machine. Under Airflow it replaces the connection `onceload_spark`.",
+    "ONCELOAD_STAGE": "Where rows of a staged batch wait until they are copied: the absolute path of a folder, or "
+    "`s3://bucket/folder`, that the load and its workers share ([cluster](../how-to/cluster.md#where-rows-wait)). "
+    "Default: a folder of the load's machine, below `TMPDIR`.",
     "ONCELOAD_EMBEDDED_KEEP": "How long the embedded Postgres runs on after a command, such as `30s`, `10m` or `1h`, "
     "so that psql can connect ([look at rows](../how-to/look.md)). Default: 10 minutes after a command on a terminal.",
     "ONCELOAD_LOG": "The level of the events on stderr: `warning` (the default), `info` or `debug`. `debug` also "
-    "prints the traceback of an error. Loads that Airflow starts use `info`.",
+    "prints the traceback of an error. Under Airflow, the default is `info`.",
     "ONCELOAD_LOG_FORMAT": "The format of these events: `text` (the default) or `json`, one document per line. "
     "`--log-format` replaces it.",
     "ONCELOAD_PIPELINES": "The folder of pipeline files, for the DAGs that are started by hand and for workers. "
@@ -27,7 +33,7 @@ VARIABLES = {
     "ONCELOAD_LATE_AFTER_S": "Seconds after which an alert is sent for a run that has not ended. Default: no such "
     "alerts.",
     "ONCELOAD_OUTCOME_FILE": "A file into which a command writes its exit code and its error as JSON. Airflow's tasks "
-    "set it for the loads that they start.",
+    "set it for the loads that they submit to Spark.",
 }
 
 

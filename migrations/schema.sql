@@ -210,6 +210,9 @@ CREATE TABLE onceload.ledger (
     rewound_to    bigint,
     -- The version of the pipeline's declaration that its rows were made by.
     version       integer,
+    -- What ran its workers, and why, in words; and the pages of Spark, if it stays.
+    engine        text,
+    spark_ui      text,
     CONSTRAINT ledger_positions_have_no_twins PRIMARY KEY (pipeline_id, position),
     CONSTRAINT ledger_kind_is_known CHECK (kind IN ('load', 'forget', 'retry', 'discard', 'rewind')),
     CONSTRAINT ledger_rewinds_name_an_earlier_position CHECK (

@@ -17,7 +17,7 @@ def how_of(settings: Settings, dsn: str) -> "LoadSettings":
     """The load settings that follow from the environment."""
     from onceload_jobs.load.settings import LoadSettings
 
-    return LoadSettings(ledger=LedgerSettings(dsn=dsn), docs=settings.home / "quality")
+    return LoadSettings(ledger=LedgerSettings(dsn=dsn), docs=settings.home / "quality", stage=settings.stage)
 
 
 def chosen(declared: "Declared", *, files: Sequence[str], replaces: bool) -> "Choice":

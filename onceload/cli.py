@@ -13,15 +13,14 @@ from typing import Any
 
 from onceload.commands.overview import OVERVIEW
 from onceload.commands.parser import Parser
-from onceload.extras import advice_for
+from onceload.errors_in_words import outcome_of
 from onceload.named_files import named
 from onceload.outcome import Outcome, write_outcome
 from onceload.settings import Settings, read_settings
 from onceload.terminal import lines_of_words, naming, show_json, show_text, with_file_named
 from onceload_core.commands import PIPELINE_FILE
-from onceload_core.errors import DatabaseLost, ExitCode, OnceloadError
+from onceload_core.errors import ExitCode
 from onceload_core.events import show_events
-from onceload_core.messages import whole_message
 from onceload_core.pipeline import refuse_other_encodings
 
 Arguments = argparse.Namespace
@@ -64,50 +63,15 @@ def _run(parsed: Arguments, environment: Mapping[str, str]) -> Outcome:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no command ends with a traceback.
         if parsed.debug or environment.get("ONCELOAD_LOG") == "debug":
             traceback.print_exc()
-        message, exit_code = _missing_extra(error) or _in_words(error)
-        return _report_error(error, message, exit_code, json=parsed.json)
+        outcome = outcome_of(error)
+        _report_error(outcome, json=parsed.json)
+        return outcome
 
 
-def _missing_extra(error: BaseException) -> tuple[str, ExitCode] | None:
-    if not (advice := advice_for(error)):
-        return None
-    before = whole_message(error) if isinstance(error, OnceloadError) else "All uncommitted work was rolled back."
-    return f"{before} {advice}.", ExitCode.WRONG_USE
-
-
-def _in_words(error: BaseException) -> tuple[str, ExitCode]:
-    """The error in one sentence, and its exit code."""
-    # Each command that can fail in this way has imported them.
-    from sqlalchemy.exc import DBAPIError
-
-    from onceload_core.postgres.connection import first_line, is_lost
-
-    match error:
-        case OnceloadError():
-            return whole_message(error), error.exit_code
-        case DBAPIError() if is_lost(error):
-            return str(DatabaseLost("working", first_line(error))), ExitCode.CALL_AGAIN
-        case DBAPIError():
-            hint = getattr(getattr(error.orig, "diag", None), "message_hint", None)
-            message = f"{first_line(error)}. Uncommitted work was rolled back"
-            return f"{message}. {hint}" if hint else message, ExitCode.WRONG_USE
-        case KeyboardInterrupt():
-            message = "interrupted. All uncommitted work was rolled back. Run the command again"
-            return message, ExitCode.CALL_AGAIN
-        case OSError() | UnicodeError() | RuntimeError():
-            return f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN
-        case _:
-            # The message of an unexpected error may contain values of rows, so it is not shown.
-            unexpected = f"an unexpected {type(error).__name__} stopped this command. This is a bug in Onceload"
-            what_now = "All uncommitted work was rolled back. Run it again with --debug, and report the traceback"
-            return f"{unexpected}. {what_now}.", ExitCode.CALL_AGAIN
-
-
-def _report_error(error: BaseException, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
-    lines_of_words(f"onceload: {message}")
+def _report_error(outcome: Outcome, *, json: bool) -> None:
+    lines_of_words(f"onceload: {outcome.message}")
     if json:
-        show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
-    return Outcome(exit_code=exit_code, error=type(error).__name__, message=message)
+        show_json({"error": outcome.error, "message": outcome.message, "exit_code": outcome.exit_code})
 
 
 def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:

@@ -17,11 +17,10 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from onceload.parts import Parts
-from onceload.stack import alone, check_port, secret_in, write_secret
+from onceload.services import HOST, alone, check_port, secret_in, write_secret
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 
-_HOST = "127.0.0.1"
 _STARTS_IN_S = 120.0
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -45,18 +44,18 @@ def running(home: Path, *, port: int, ui_port: int, workers: int) -> Iterator[Ru
         for each, option in ((port, "--port"), (ui_port, "--ui-port")):
             check_port(each, option)
         conf = _configured(folder)
-        address = f"spark://{_HOST}:{port}"
+        address = f"spark://{HOST}:{port}"
         parts = Parts(
             "Spark's",
             {
-                "master": _master(_HOST, port, ui_port),
-                **{f"worker-{n + 1}": _worker(folder / f"worker-{n + 1}", _HOST, address) for n in range(workers)},
+                "master": _master(HOST, port, ui_port),
+                **{f"worker-{n + 1}": _worker(folder / f"worker-{n + 1}", HOST, address) for n in range(workers)},
             },
             logs=folder,
             environment=_environment(conf),
         )
         with parts.running():
-            _wait_until_ready(f"http://{_HOST}:{ui_port}/json/", parts, workers=workers)
+            _wait_until_ready(f"http://{HOST}:{ui_port}/json/", parts, workers=workers)
             parts.are_ready.set()
             yield Running(master=address, conf=conf, parts=parts)
 
@@ -65,7 +64,7 @@ def run(home: Path, *, port: int, ui_port: int, workers: int) -> None:
     """Run until stopped, and print how to load there."""
     words("starting the Spark master and workers; this takes some seconds")
     with asked_to_stop() as stopped, running(home, port=port, ui_port=ui_port, workers=workers) as cluster:
-        words(f"Spark:     {cluster.master}  ({workers} workers; web UI: http://{_HOST}:{ui_port})")
+        words(f"Spark:     {cluster.master}  ({workers} workers; web UI: http://{HOST}:{ui_port})")
         words(f"load:      SPARK_CONF_DIR={cluster.conf} onceload load FILE --master {cluster.master}")
         words(f"Airflow:   airflow connections add onceload_spark --conn-type spark --conn-host {cluster.master}")
         words("Ctrl-C stops everything")
@@ -82,8 +81,8 @@ def _configured(folder: Path) -> Path:
         "spark.authenticate.secret": secret_in(folder / "secret"),
         "spark.deploy.recoveryDirectory": str(folder / "recovery"),
         "spark.deploy.recoveryMode": "FILESYSTEM",
-        "spark.driver.bindAddress": _HOST,
-        "spark.driver.host": _HOST,
+        "spark.driver.bindAddress": HOST,
+        "spark.driver.host": HOST,
         # The REST server would accept applications without the secret.
         "spark.master.rest.enabled": "false",
         "spark.ui.enabled": "false",
@@ -95,7 +94,7 @@ def _configured(folder: Path) -> Path:
 
 def _environment(conf: Path) -> Mapping[str, str]:
     # SPARK_LOCAL_IP also covers the web UIs.
-    return {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": _HOST}
+    return {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": HOST}
 
 
 def _spark_class() -> str:

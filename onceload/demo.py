@@ -8,7 +8,6 @@ hold ends the demo with an error.
 
 import json
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -20,7 +19,8 @@ import psutil
 import psycopg2
 
 from onceload.airflow_api import AirflowApi
-from onceload.stack import Running, alone, running
+from onceload.services import alone, free_port
+from onceload.stack import Running, running
 from onceload.terminal import words
 from onceload_core.errors import NeedsAPerson
 from onceload_core.postgres.connection import statements
@@ -68,9 +68,9 @@ def demo(home: Path) -> None:
     folder = (home / "demo" / "story").absolute()
     with alone(folder.parent, "onceload demo"), ExitStack() as stack:
         _reset_folder(folder)
-        words("starting Postgres and Airflow; this takes about a minute")
+        words("starting Postgres, Airflow and Spark; this takes about a minute")
         all_of_it = stack.enter_context(
-            running(folder, port=_free_port(), pipelines=folder / "pipelines", samples=False)
+            running(folder, port=free_port(), pipelines=folder / "pipelines", samples=False)
         )
         api = AirflowApi(all_of_it.address, all_of_it.user, all_of_it.password)
         api.until_it_knows(_INGEST, "backfill", "recover", "verify")
@@ -255,9 +255,3 @@ def _reset_folder(folder: Path) -> None:
     pipelines.mkdir(parents=True)
     (pipelines / "readings.yaml").write_text(_PIPELINE.format(landing=folder / "landing"), encoding="utf-8")
     (pipelines / "suite.yaml").write_text(_SUITE, encoding="utf-8")
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

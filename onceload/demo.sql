@@ -1,6 +1,6 @@
 -- name: held_deliveries
--- How many deliveries of a batch are being loaded.
-SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held' AND work IS NOT NULL;
+-- Whether files of a batch are being loaded: a claim of its load covers them.
+SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held';
 
 -- name: hold_deliveries
 -- Until the end of the transaction, no delivery is handed out or done.

@@ -7,19 +7,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from sqlalchemy import Engine, text
 
 from onceload import schema
+from onceload.engines import where_to_work
 from onceload.extras import check_installed
 from onceload.settings import Settings
-from onceload_core.errors import OnceloadError, SchemaRefused, UpgradeUnfinished
+from onceload_core.errors import OnceloadError, SchemaRefused, SettingRefused, UpgradeUnfinished
 from onceload_core.postgres.connection import statements
+from onceload_jobs.work.failures import SparkUnreachable
 from onceload_jobs.write.sql import quoted
 
 SQL = statements("doctor.sql", package=__package__)
@@ -41,9 +44,9 @@ class Check:
 
 def examine(settings: Settings, *, open_database: Callable[..., AbstractContextManager[Engine]]) -> list[Check]:
     """Run all checks; one that fails does not stop the others."""
-    needs_java = find_spec("pyspark") is not None
-    java = [_java(os.environ)] if needs_java else []
-    return [_python(), *java, _disk(settings.home), *check_database(settings, open_database)]
+    spark = [_java(os.environ), _pyspark(), *_connect(settings)] if find_spec("pyspark") is not None else []
+    there = [_disk(settings.home), *_stage(settings)]
+    return [_python(), *spark, *there, *check_database(settings, open_database)]
 
 
 def _python() -> Check:
@@ -84,6 +87,54 @@ def _java_version(java: str) -> str:
     return number.group(1)
 
 
+def _pyspark() -> Check:
+    """Both have the same files, and the one that was installed last has overwritten some of the other."""
+    found = [name for name in ("pyspark", "pyspark-client", "pyspark-connect") if _version_of(name)]
+    return Check(
+        name="pyspark",
+        healthy=len(found) == 1,
+        expected="one of pyspark and pyspark-client",
+        found=", ".join(f"{name} {_version_of(name)}" for name in found) or "files without a package",
+        fix="remove all of them (`pip uninstall pyspark pyspark-client pyspark-connect`), and install one again",
+    )
+
+
+def _version_of(package: str) -> str:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return ""
+
+
+def _connect(settings: Settings) -> Iterator[Check]:
+    """The server that ONCELOAD_SPARK names, and its workers."""
+    if settings.spark is None:
+        return
+    from onceload_jobs.work.spark.messages import SPARK_ERRORS, message_of
+    from onceload_jobs.work.spark.workers import own, worker_of
+
+    where = where_to_work(settings)
+    ours = own()
+    fix = "install this release of Onceload, for the same Python, where its workers run, and restart the server"
+    try:
+        found = worker_of(where["remote"])
+        said = f"Python {found[0]} with Onceload {found[1] or 'of unknown version'}"
+    except SparkUnreachable as error:
+        found, said, fix = ("", ""), f"none: {error.reason}", "start it, or correct ONCELOAD_SPARK"
+    except SPARK_ERRORS as error:
+        found, said = ("", ""), f"workers that run no task: {message_of(error)}"
+    yield Check(
+        name="spark",
+        healthy=_minor(found[0]) == _minor(ours[0]) and found[1] == ours[1],
+        expected=f"a server whose workers have Python {_minor(ours[0])} and Onceload {ours[1]}",
+        found=said,
+        fix=fix,
+    )
+
+
+def _minor(release: str) -> str:
+    return ".".join(release.split(".")[:2])
+
+
 def _disk(home: Path) -> Check:
     folder = next(each for each in (home, *home.absolute().parents) if each.exists())
     free, writable = shutil.disk_usage(folder).free, os.access(folder, os.W_OK)
@@ -93,6 +144,28 @@ def _disk(home: Path) -> Check:
         expected=f"a writable folder with {_DISK_FREE_MIN >> 20:,} MiB free",
         found=f"{folder}: {free >> 20:,} MiB free, {'writable' if writable else 'not writable'}",
         fix="free disk space, or set ONCELOAD_HOME to another folder",
+    )
+
+
+def _stage(settings: Settings) -> Iterator[Check]:
+    """Open a folder where ONCELOAD_STAGE points, as a load does, and remove it again."""
+    if settings.stage is None:
+        return
+    from onceload_jobs.batch.stage_folder import NoRoom, open_folder
+
+    try:
+        with open_folder(settings.stage) as folder:
+            healthy, found = folder.is_here(), settings.stage
+    except NoRoom as error:
+        healthy, found = False, f"{settings.stage}: {error.reason}"
+    except SettingRefused as error:
+        healthy, found = False, f"{settings.stage}: {error.found}"
+    yield Check(
+        name="stage",
+        healthy=healthy,
+        expected="a place where rows can be written, read, listed and deleted",
+        found=found,
+        fix="create it, give loads and their workers these rights there, or correct ONCELOAD_STAGE",
     )
 
 

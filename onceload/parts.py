@@ -79,7 +79,16 @@ class Parts:
                 raise self.not_started(part, f"it ended with exit code {code}")
 
     def not_started(self, part: str, reason: str) -> NotStarted:
-        return NotStarted(f"{self._whose} {part}", str(self.log_of(part)), reason)
+        return NotStarted(self.name_of(part), str(self.log_of(part)), reason)
+
+    def name_of(self, part: str) -> str:
+        """What messages call it."""
+        return f"{self._whose} {part}"
+
+    def environment_of(self, part: str) -> Mapping[str, str]:
+        """What a part is started with."""
+        del part
+        return self._environment
 
     def may_start(self, part: str) -> bool:
         """Whether its last start is long enough ago."""
@@ -111,7 +120,7 @@ class Parts:
             self.look()
             for part in self._commands:
                 if (fault := self.fault_of(part)) and self.may_start(part):
-                    words(f"{self._whose} {part} {fault}, and is restarted; see {self.log_of(part)}")
+                    words(f"{self.name_of(part)} {fault}, and is restarted; see {self.log_of(part)}")
                     # Its child processes would be left running.
                     end([self.processes[part]])
                     with suppress(OSError):
@@ -124,7 +133,7 @@ class Parts:
         with self.log_of(part).open("a") as log:
             self.processes[part] = subprocess.Popen(
                 [sys.executable, "-c", _ENDS_WITH_US, *self._commands[part]],
-                env=self._environment,
+                env=self.environment_of(part),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

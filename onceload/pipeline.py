@@ -11,12 +11,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex, TypeAlias, Unpack
 
 from sqlalchemy import Engine as Database
 
 from onceload.choices import chosen, how_of
 from onceload.databases import open_database, ready_database
+from onceload.engines import Where, where_to_work
 from onceload.extras import check_installed
 from onceload.host_program import guarded, main_kept
 from onceload.settings import Settings, given_settings, user_name
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from onceload_jobs.verify.verify import Verification
     from onceload_jobs.work.progress import OnProgress
 
-#: What runs a load: `auto` starts Spark only where it can help.
-EngineName = Literal["auto", "spark", "local"]
+#: What the processes of a verification call.
+_OF_VERIFICATIONS = ("onceload_jobs.verify.read_bytes", "onceload_jobs.verify.compare_rows")
 
 
 class ArrowStream(Protocol):
@@ -137,11 +138,9 @@ class Pipeline(_Described):
         replaces: bool = False,
         accepts_differences: bool = False,
         batch: str | None = None,
-        engine: EngineName = "auto",
-        master: str | None = None,
-        spark_options: Mapping[str, str] = {},
         wait_s: float = 600.0,
         on_progress: "OnProgress | None" = None,
+        **where: Unpack[Where],
     ) -> "Report":
         """Load new records, exactly once.
 
@@ -152,7 +151,7 @@ class Pipeline(_Described):
         """
         if self.declared.suite is not None:
             check_installed("great_expectations", needed_by="quality.suite")
-        how = _options(self, engine=engine, master=master, spark_options=spark_options)
+        how = _options(self, where)
         how |= {"choice": _chosen(self, only, replaces=replaces), "differences_accepted": accepts_differences}
         return _load(self, batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
 
@@ -162,14 +161,12 @@ class Pipeline(_Described):
         only: Sequence[str] = (),
         replaces: bool = False,
         batch: str | None = None,
-        engine: EngineName = "auto",
-        master: str | None = None,
-        spark_options: Mapping[str, str] = {},
         wait_s: float = 600.0,
         on_progress: "OnProgress | None" = None,
+        **where: Unpack[Where],
     ) -> "Report":
         """Read new records into a staging table; the target does not change before `publish`."""
-        how = _options(self, engine=engine, master=master, spark_options=spark_options)
+        how = _options(self, where)
         how |= {"choice": _chosen(self, only, replaces=replaces), "publishes": False}
         return _load(self, batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
 
@@ -194,9 +191,7 @@ class Pipeline(_Described):
         if has_source(self.declared):
             found = f"pipeline {self.name}, which reads files"
             raise SettingRefused("load_rows", found, "a pipeline of its own, without source")
-        if not isinstance(producer, str):
-            raise SettingRefused("producer", f"{producer!r:.80}", "text: the name of the source of the rows")
-        _check_ids(first_id, id_column)
+        _check_ids(producer, first_id, id_column)
         offers = offers_of(rows, self.declared, producer=producer, first_id=first_id, id_column=id_column)
         # Rows that cannot be read do not start a database.
         begun = list(islice(offers, 1))
@@ -233,12 +228,21 @@ class Pipeline(_Described):
         with _ready(self, "giving up") as how:
             return give_up(self.declared, how, batch=Batch(batch))
 
-    def verify(self, *, deep: bool = False) -> "Verification":
-        """Compare files and rows with the ledger; `deep` parses the files again and compares every value."""
+    def verify(self, *, deep: bool = False, **where: Unpack[Where]) -> "Verification":
+        """Compare files and rows with the ledger; `deep` parses the files again and compares every value.
+
+        The files are read where a load would run. The result is the same everywhere.
+        """
+        how = where_to_work(self.settings, calls=_OF_VERIFICATIONS, **where)
+        from onceload_jobs.load.engine import EngineSettings
         from onceload_jobs.verify.verify import verify
 
-        with _opened(self, "verifying") as engine:
-            return verify(self.declared, engine, deep=deep)
+        with (
+            _opened(self, "verifying") as database,
+            main_kept(),
+            EngineSettings(**how).executor(self.name, doing="verify") as executor,
+        ):
+            return verify(self.declared, database, deep=deep, executor=executor)
 
     def why(self, name: str) -> "Explanation":
         """Explain why a file is or is not loaded, and what the next load does with it."""
@@ -299,37 +303,25 @@ class Pipeline(_Described):
         *,
         snapshot: str | Path | None = None,
         batch: str | None = None,
-        engine: EngineName = "auto",
-        master: str | None = None,
-        spark_options: Mapping[str, str] = {},
         wait_s: float = 600.0,
         on_progress: "OnProgress | None" = None,
+        **where: Unpack[Where],
     ) -> "Rebuild":
         """Load all files into a database that has nothing of this pipeline; compare it with an exported snapshot."""
         from onceload.snapshot_file import read_snapshot
         from onceload_jobs.recover.rebuild import rebuild
 
-        how = _options(self, engine=engine, master=master, spark_options=spark_options)
+        how = _options(self, where)
         before = read_snapshot(Path(snapshot)) if snapshot is not None else None
         with _ready(self, "rebuilding") as ready, main_kept():
             settings = replace(ready, **how, wait_s=wait_s, on_progress=guarded(on_progress))
             return rebuild(self.declared, settings, batch=_batch(batch), snapshot=before)
 
 
-def _options(
-    pipeline: Pipeline, *, engine: EngineName, master: str | None, spark_options: Mapping[str, str]
-) -> dict[str, Any]:
-    """Where a load runs; what its processes need is imported while it is planned."""
-    from onceload_jobs.work.local.processes import import_early
-
+def _options(pipeline: Pipeline, where: Where) -> dict[str, Any]:
+    """The settings of a load that say where it runs."""
     _check_source(pipeline)
-    if engine != "spark" and not master:
-        import_early()
-    from onceload_jobs.load.engine import Engine
-
-    if engine not in set(Engine):
-        raise SettingRefused("engine", repr(engine), f"one of {', '.join(Engine)}")
-    return {"engine": Engine(engine), "master": master, "spark_options": spark_options}
+    return where_to_work(pipeline.settings, **where)
 
 
 def _load(pipeline: Pipeline, batch: str | None, changes: Mapping[str, Any]) -> "Report":
@@ -387,7 +379,9 @@ def _batch(named: str | None) -> Batch:
     return Batch(named) if named is not None else new_batch()
 
 
-def _check_ids(first_id: object, id_column: object) -> None:
+def _check_ids(producer: object, first_id: object, id_column: object) -> None:
+    if not isinstance(producer, str):
+        raise SettingRefused("producer", f"{producer!r:.80}", "text: the name of the source of the rows")
     if (first_id is None) == (id_column is None):
         found = "neither of them" if first_id is None else "both of them"
         raise SettingRefused("first_id or id_column", found, "the id of the first row, or the column of ids")

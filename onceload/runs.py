@@ -19,11 +19,10 @@ from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.pausing import find_pause
 from onceload_jobs.files.notes import held_in_words, problems_of
-from onceload_jobs.load.engine import Engine, engine_for
+from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.recorded import ended_by
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.plan.plan import Plan
-from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.recover.rebuild import refuse_loaded
 
 #: A log names this many.
@@ -77,7 +76,7 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         open_now = 0
         # A pipeline that was never loaded has no open deliveries.
         with suppress(NotFound):
-            open_now = board.open_work(named, is_staged=not declared.is_direct).count
+            open_now = board.open_work(named).count
         is_held = PostgresBatches(engine, declared.name).is_held(named)
     size = sum(file.bytes for file in plan.to_read)
     line = (
@@ -85,7 +84,7 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         f"{counted(plan.done, 'file')} without new bytes, "
         f"{open_now:,} open {'delivery' if open_now == 1 else 'deliveries'}"
     )
-    engine_now = engine_for(declared, plan.to_read)
+    engine_now = Engine.SPARK if declared.needs_spark else Engine.LOCAL
     found = Found(
         files=len(plan.to_read),
         bytes=size,
@@ -159,9 +158,7 @@ def _news(plan: Plan) -> str:
 def outcome(pipeline: Pipeline, *, batch: str) -> Report:
     """The result of a batch, over all its calls, with its files that have no good record."""
     with open_database(pipeline.settings) as engine:
-        ledger, named = PostgresLedger(engine), Batch(batch)
-        notes = note_nothing_good(pipeline.declared, ledger.all_bad(pipeline.name, named))
-        return report_of(ledger, pipeline.name, named, after=Position(0)).with_notes(notes)
+        return report_of(PostgresLedger(engine), pipeline.declared, Batch(batch), after=Position(0))
 
 
 def is_published(pipeline: Pipeline, *, batch: str) -> bool:

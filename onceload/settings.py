@@ -15,6 +15,8 @@ from onceload_core.errors import SettingRefused
 from onceload_core.replay import Run
 
 _KEEP = "ONCELOAD_EMBEDDED_KEEP"
+SPARK = "ONCELOAD_SPARK"
+_STAGE = "ONCELOAD_STAGE"
 _KEEP_ON_TERMINALS_S = 600
 _SCHEMES = ("postgresql", "postgres")
 
@@ -26,6 +28,10 @@ class Settings:
     #: None: the embedded Postgres below home.
     dsn: str | None = field(default=None, repr=False)
     home: Path = Path(".onceload")
+    #: The address of a Spark Connect server; it may contain a token.
+    spark: str | None = field(default=None, repr=False)
+    #: Where rows of a staged batch wait: a folder or an S3 address that machines share. None: a folder of this machine.
+    stage: str | None = None
     #: How long the embedded Postgres runs on after a command. None: ten minutes on a terminal, else not at all.
     keep_s: float | None = None
     #: The Airflow task that called; the ledger stores it with each commit.
@@ -38,6 +44,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     return Settings(
         dsn=_checked(dsn) if dsn else None,
         home=Path(environment.get("ONCELOAD_HOME") or ".onceload"),
+        spark=checked_address(spark, named=SPARK) if (spark := environment.get(SPARK)) else None,
+        stage=_stage(environment.get(_STAGE)),
         keep_s=_keep_s(environment.get(_KEEP)),
         run=_run(environment),
     )
@@ -62,6 +70,15 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "an unknown user"
+
+
+def _stage(given: str | None) -> str | None:
+    if not given:
+        return None
+    if not re.fullmatch(r"/.*|s3://[^/@:]+(/[^/@:]+)*/?", given):
+        expected = "the absolute path of a folder, or s3://bucket/folder (credentials are those of the files)"
+        raise SettingRefused(_STAGE, "another value (not shown, as it may contain a key)", expected)
+    return given.rstrip("/") or "/"
 
 
 def _keep_s(given: str | None) -> float | None:
@@ -101,6 +118,16 @@ def _keep(settings: Settings, dsn: str) -> None:
     with suppress(OSError):
         if keep_s is not None and keeping.keep(settings.home, for_s=keep_s):
             words(f"the embedded Postgres runs for {time_in_words(keep_s)} more: psql {shlex.quote(dsn)}")
+
+
+def checked_address(address: str, *, named: str) -> str:
+    """Refuse an address that is not one of a Spark Connect server; it may contain a token, so it is not shown."""
+    if not address.startswith("sc://"):
+        expected = (
+            "sc://host:port, such as sc://localhost:15002 (`onceload spark start` starts a server of this machine)"
+        )
+        raise SettingRefused(named, "another value (not shown, as it may contain a token)", expected)
+    return address
 
 
 def _checked(dsn: str, *, named: str = "ONCELOAD_DSN") -> str:

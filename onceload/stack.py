@@ -1,4 +1,4 @@
-"""Everything on one machine: an embedded Postgres, Airflow, and growing sample files.
+"""Everything on one machine: an embedded Postgres, Airflow, a Spark that stays, and growing sample files.
 
     make run        or: onceload run
 
@@ -10,12 +10,10 @@ part that hangs is restarted too: a scheduler that lost its database waits for i
 these may wait for other tasks, which wait to be scheduled.
 """
 
-import fcntl
 import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -28,20 +26,22 @@ from urllib.request import urlopen
 
 import psycopg2
 
-from onceload import embedded, schema
+from onceload import embedded, resident, schema
 from onceload.parts import NotStarted, Parts
 from onceload.samples import growing
+from onceload.services import HOST, alone, check_port, free_port, secret_in, write_secret
 from onceload.shipped import shipped
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
-from onceload_core.errors import OnceloadError, SettingRefused
+from onceload_core.errors import OnceloadError
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.postgres.connection import statements
 
 SQL = statements("stack.sql", package=__package__)
 _SAMPLE = "readings.yaml"
-_HOST = "127.0.0.1"
 _USER = "admin"
+_SPARK = "spark"
+_NO_SPARK = "not installed (pip install 'onceload[spark]', and Java 17); loads run in processes of this machine"
 _STARTS_IN_S = 180.0
 #: A part without a heartbeat for this long counts as hung; this includes the time it needs to start.
 _STALLS_AFTER_S = 120.0
@@ -63,6 +63,8 @@ class Running:
     is_new: bool
     password_file: Path
     dsn: str
+    #: The pages of Spark; None if it is not installed, so that loads run in processes of this machine.
+    spark_ui: str | None
 
 
 @contextmanager
@@ -81,9 +83,14 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
         password, is_new = _password(airflow / "passwords.json")
         environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
         _migrate(airflow, environment)
-        parts = _Airflow(home=home, airflow=airflow, environment=environment, port=port)
+        spark, there = None, resident.running(home)
+        if there is None and resident.can_start():
+            spark = resident.Server(home, port=free_port(), ui_port=free_port())
+        if (used := there or spark) is not None:
+            environment["ONCELOAD_SPARK"] = used.remote
+        parts = _Parts(home=home, airflow=airflow, environment=environment, port=port, spark=spark)
         stack.enter_context(parts.running())
-        address = f"http://{_HOST}:{port}"
+        address = f"http://{HOST}:{port}"
         _wait_until_ready(address, parts)
         parts.are_ready.set()
         if samples:
@@ -95,12 +102,13 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
             is_new=is_new,
             password_file=airflow / "passwords.json",
             dsn=dsn,
+            spark_ui=used.ui if used is not None else None,
         )
 
 
 def run(home: Path, *, port: int, pipelines: Path) -> None:
     """Run until stopped, and print addresses and logins."""
-    words("starting Postgres and Airflow; this takes about a minute")
+    words("starting Postgres, Airflow and Spark; this takes about a minute")
     if not pipelines.exists():
         _make_sample(pipelines)
         words(f"pipelines: {pipelines} did not exist, and was created with a sample")
@@ -109,6 +117,7 @@ def run(home: Path, *, port: int, pipelines: Path) -> None:
         login = f"password {all_of_it.password}" if all_of_it.is_new else f"password in {all_of_it.password_file}"
         words(f"Airflow:   {all_of_it.address}  (user {all_of_it.user}, {login})")
         words(f"Console:   {all_of_it.address}/plugin/onceload")
+        words(f"Spark:     {all_of_it.spark_ui or _NO_SPARK}")
         words(f"Postgres:  ONCELOAD_DSN='{all_of_it.dsn}'")
         if samples:
             words(f"samples:   {home / 'landing'} grows every second; {pipelines / _SAMPLE} loads it every minute")
@@ -121,31 +130,6 @@ def _make_sample(pipelines: Path) -> None:
     for name in (_SAMPLE, f"quality/{_SAMPLE}"):
         (pipelines / name).parent.mkdir(parents=True)
         shutil.copyfile(shipped("pipelines") / name, pipelines / name)
-
-
-@contextmanager
-def alone(home: Path, command: str) -> Iterator[None]:
-    """Allow one process per home folder; the lock of a dead process is released by the kernel."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "run.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            expected = "one process per home folder (stop the other, or set ONCELOAD_HOME to another folder)"
-            raise SettingRefused(command, f"another one running below {home}", expected) from error
-        yield
-
-
-def check_port(port: int, option: str) -> None:
-    """Refuse a port that is in use."""
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError as error:
-            raise SettingRefused(
-                option, f"{port}, which is in use", f"a free port, such as {option} {port + 10}"
-            ) from error
 
 
 def _make_databases(dsn: str) -> None:
@@ -171,21 +155,6 @@ def _password(file: Path) -> tuple[str, bool]:
     return password, True
 
 
-def secret_in(file: Path) -> str:
-    if not file.exists():
-        write_secret(file, secrets.token_urlsafe(32))
-    return file.read_text()
-
-
-def write_secret(file: Path, content: str) -> None:
-    """Write completely or not at all, even if killed: an empty key would be known to everyone."""
-    new = file.with_name(f"{file.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(content)
-    new.rename(file)
-
-
 def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: Path) -> dict[str, str]:
     metadata = dsn.replace("/postgres?", "/airflow?")
     bundle = {
@@ -196,13 +165,13 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
     by_hand = {"name": "recovery", "classpath": "onceload_airflow.bundle.RecoveryBundle", "kwargs": {}}
     settings = {
         "AIRFLOW_HOME": str(airflow),
-        "AIRFLOW__API__BASE_URL": f"http://{_HOST}:{port}",
-        "AIRFLOW__API__HOST": _HOST,
+        "AIRFLOW__API__BASE_URL": f"http://{HOST}:{port}",
+        "AIRFLOW__API_HOST": HOST,
         "AIRFLOW__API__SECRET_KEY": secret_in(airflow / "api.secret"),
         "AIRFLOW__API_AUTH__JWT_SECRET": secret_in(airflow / "jwt.secret"),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(shipped("dags")),
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{_HOST}:{port}/execution/",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{HOST}:{port}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         # Base64 of 32 bytes ends with one "=".
         "AIRFLOW__CORE__FERNET_KEY": secret_in(airflow / "fernet.secret") + "=",
@@ -219,7 +188,6 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         # Up to this long passes before each task of a run.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[*]"}),
         "ONCELOAD_DSN": dsn,
         "ONCELOAD_PIPELINES": str(pipelines),
         "ONCELOAD_HOME": str(home),
@@ -236,20 +204,42 @@ def _migrate(airflow: Path, environment: Mapping[str, str]) -> None:
             raise NotStarted("Airflow's db migrate", str(log), "it could not create its database")
 
 
-class _Airflow(Parts):
-    """The parts of Airflow, and the Postgres server that they need."""
+class _Parts(Parts):
+    """The parts of Airflow, Spark, and the Postgres server that they need."""
 
-    def __init__(self, *, home: Path, airflow: Path, environment: Mapping[str, str], port: int) -> None:
+    def __init__(
+        self, *, home: Path, airflow: Path, environment: Mapping[str, str], port: int, spark: resident.Server | None
+    ) -> None:
         commands = {part: [*_program(part), part, *_options(part, port=port)] for part in _PARTS}
-        super().__init__("Airflow's", commands, logs=airflow, environment=environment)
-        self._home, self._address = home, f"http://{_HOST}:{port}"
+        super().__init__(
+            "Airflow's",
+            {**({_SPARK: spark.command} if spark is not None else {}), **commands},
+            logs=airflow,
+            environment=environment,
+        )
+        self._home, self._address, self._spark = home, f"http://{HOST}:{port}", spark
         #: When each was last healthy, or was started.
         self._well_at: dict[str, float] = {}
         self._ask_at = 0.0
 
+    def name_of(self, part: str) -> str:
+        return "Spark" if part == _SPARK else super().name_of(part)
+
+    def log_of(self, part: str) -> Path:
+        return self._spark.log if part == _SPARK and self._spark is not None else super().log_of(part)
+
+    def environment_of(self, part: str) -> Mapping[str, str]:
+        return self._spark.environment if part == _SPARK and self._spark is not None else super().environment_of(part)
+
     def start(self, part: str) -> None:
         self._well_at[part] = time.monotonic()
         super().start(part)
+        if part == _SPARK and self._spark is not None:
+            self._spark.started_as(self.processes[part].pid)
+
+    @property
+    def is_spark_ready(self) -> bool:
+        return self._spark is None or self._spark.answers()
 
     def look(self) -> None:
         if not embedded.is_running(self._home) and self.may_start("postgres"):
@@ -263,7 +253,8 @@ class _Airflow(Parts):
 
     def fault_of(self, part: str) -> str | None:
         silent_s = time.monotonic() - self._well_at[part]
-        stalls = f"has had no heartbeat for {silent_s:.0f} s" if silent_s > _STALLS_AFTER_S else None
+        is_silent = part != _SPARK and silent_s > _STALLS_AFTER_S
+        stalls = f"has had no heartbeat for {silent_s:.0f} s" if is_silent else None
         return super().fault_of(part) or stalls
 
 
@@ -275,7 +266,7 @@ def _program(part: str) -> list[str]:
 def _options(part: str, *, port: int) -> list[str]:
     match part:
         case "api-server":
-            return ["--host", _HOST, "--port", str(port), "--workers", "1"]
+            return ["--host", HOST, "--port", str(port), "--workers", "1"]
         case "scheduler" | "triggerer":
             # Log servers would listen on the whole network; the API server reads the files itself.
             return ["--skip-serve-logs"]
@@ -283,11 +274,11 @@ def _options(part: str, *, port: int) -> list[str]:
             return []
 
 
-def _wait_until_ready(address: str, parts: _Airflow) -> None:
+def _wait_until_ready(address: str, parts: _Parts) -> None:
     until = time.monotonic() + _STARTS_IN_S
     while time.monotonic() < until:
         parts.check()
-        if _well(address) == set(_PARTS):
+        if _well(address) == set(_PARTS) and parts.is_spark_ready:
             return
         time.sleep(0.5)
     raise parts.not_started("api-server", f"it did not answer within {_STARTS_IN_S:g} s")

@@ -5,7 +5,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
@@ -18,15 +18,15 @@ from bench.measured import DAEMON, PeakMemory, Taken, check_equal
 from onceload import schema
 from onceload_core.pipeline import Pipeline
 from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.executor.executor import Executor
+from onceload_jobs.executor.local import LocalExecutor
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
 from onceload_jobs.verify.verify import verify
-from onceload_jobs.work.local.tasks import LocalTasks
-from onceload_jobs.work.session import Tasks
-from onceload_jobs.work.spark.tasks import SparkTasks
+from onceload_jobs.work.spark.classic import ClassicSpark
 
 _WARMING_ROWS = 10_000
 
@@ -85,24 +85,25 @@ class Stand:
         return int((self.home / "postgres-18" / "data" / "postmaster.pid").read_text().split()[0])
 
     @cached_property
-    def tasks(self) -> SparkTasks:
+    def tasks(self) -> ClassicSpark:
         """Spark's session: started by the first part that needs it, and warmed up before anything is measured."""
         started = time.monotonic()
         # As the how-to for Python recommends for a session that stays.
         options = {"spark.python.daemon.module": DAEMON} | ({"spark.jars": str(self.jdbc)} if self.jdbc else {})
-        tasks = self.running.enter_context(SparkTasks.started("bench", None, options))
+        tasks = self.running.enter_context(ClassicSpark.started("bench", None, options))
         self.session_start_s = time.monotonic() - started
         self._warm_up(tasks)
         return tasks
 
-    def local_tasks(self, slots: int = 2) -> LocalTasks:
+    def local_tasks(self, slots: int = 2) -> LocalExecutor:
         """Sessions in processes of this machine; the process that they are forked from is warmed up too."""
         if not self._are_local_warm:
-            self._warm_up(LocalTasks())
+            with closing(LocalExecutor()) as warming:
+                self._warm_up(warming)
             self._are_local_warm = True
-        return LocalTasks(slots=slots)
+        return self.running.enter_context(closing(LocalExecutor(slots)))
 
-    def _warm_up(self, tasks: Tasks) -> None:
+    def _warm_up(self, tasks: Executor) -> None:
         with self.folder() as folder, self.database() as (dsn, _):
             Events(rows=_WARMING_ROWS, devices=100).write_jsonl(folder / "events.jsonl")
             declared = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
@@ -163,7 +164,7 @@ class Stand:
         yield folder
         subprocess.run(["rm", "-r", folder], check=True)
 
-    def ours(self, declared: Declared, *, rows: int, amount: Decimal, tasks: Tasks | None = None) -> Way:
+    def ours(self, declared: Declared, *, rows: int, amount: Decimal, tasks: Executor | None = None) -> Way:
         """A load in Spark's session, unless other tasks are given."""
         chosen = tasks or self.tasks
         return Way(
@@ -173,9 +174,9 @@ class Stand:
             declared=declared,
         )
 
-    def load(self, dsn: str, declared: Declared, *, tasks: Tasks | None = None) -> Report:
+    def load(self, dsn: str, declared: Declared, *, tasks: Executor | None = None) -> Report:
         settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
-        return load(declared, settings, batch=new_batch(), tasks=tasks or self.tasks)
+        return load(declared, settings, batch=new_batch(), executor=tasks or self.tasks)
 
 
 def check_deep(declared: Declared, engine: Engine, *, rows: int) -> None:

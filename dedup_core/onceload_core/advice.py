@@ -6,6 +6,8 @@ from typing import Self
 
 from onceload_core.declaration import IDENTITY, MESSAGE_ID, ORDER, PATH, PRODUCER, Declaration
 
+#: What a transform in Postgres begins with in a declaration.
+OF_POSTGRES = "postgres: "
 #: What `source.path` says of a pipeline without source.
 ROWS_OF_A_PROGRAM = "(rows of a program"
 _TARGET = re.compile(
@@ -36,19 +38,18 @@ class Ways:
         target = _TARGET.fullmatch(rest.get("target", ""))
         is_merge, lineage = (bool(target and target["write"] == "merge"), bool(target and target["lineage"] == "True"))
         has_source = not rest.get(PATH, "").startswith(ROWS_OF_A_PROGRAM)
+        transform = rest.get("transform", "")
         settings = (
-            ("producer", bool(terms.get(PRODUCER))),
-            ("message_id", bool(terms.get(MESSAGE_ID))),
-            ("transform", bool(rest.get("transform"))),
             # After a delete or a write without lineage, the target has nothing to compare a late record with.
             ("target.deleted", bool(target and target["deleted"] != "None")),
             ("target.lineage: false with write: merge", is_merge and not lineage),
+            ("target.write: merge with a transform that drops _producer_id", is_merge and _drops_lineage(transform)),
         )
         is_of_files = has_source and not terms.get(PRODUCER) and not terms.get(MESSAGE_ID)
         return cls(
             against_retry=next((setting for setting, is_declared in settings if is_declared), None),
             may_reload=is_of_files
-            and not rest.get("transform")
+            and not transform
             and terms.get(IDENTITY) == "path"
             and lineage
             and not is_merge
@@ -70,3 +71,8 @@ class Ways:
         if not self.has_source:
             return f"load {which} again from your program, under the name of a new producer"
         return f"write {which} into a new file below source.path, and load that file"
+
+
+def _drops_lineage(transform: str) -> bool:
+    """Whether a query cannot hand on which record its rows are of; that it does, only its result shows."""
+    return bool(transform) and "*" not in transform and not ("_producer_id" in transform and "_sequence" in transform)

@@ -1,9 +1,8 @@
 """The state machine of deliveries, and the order that each delivery mode guarantees.
 
 A delivery is one chunk, or a bundle with several producers. It is offered once and is then in exactly one state:
-`waiting` (for a session), `held` (by one epoch of one session), `staged` (done, to be published with its batch),
-`acked` (committed), `dead` (a dead letter that a person may redrive) or `abandoned` (given up: its spans may be
-planned again). TRANSITIONS holds every transition.
+`waiting` (for a session), `held` (by one epoch of one session), `acked` (committed), `dead` (a dead letter that a
+person may redrive) or `abandoned` (given up: its spans may be planned again). TRANSITIONS holds every transition.
 
 Failures:
 - The worker dies, hangs or is cut off: its delivery waits again once its deadline has passed (`expire`), or once a
@@ -52,7 +51,6 @@ class State(StrEnum):
 
     WAITING = "waiting"
     HELD = "held"
-    STAGED = "staged"
     ACKED = "acked"
     DEAD = "dead"
     ABANDONED = "abandoned"
@@ -63,8 +61,6 @@ class Event(StrEnum):
 
     TAKE = "take"
     ACK = "ack"
-    STAGE = "stage"
-    PUBLISH = "publish"
     NACK = "nack"
     EXPIRE = "expire"
     FENCE = "fence"
@@ -79,8 +75,6 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.WAITING, Event.TAKE): State.HELD,
     (State.WAITING, Event.ABANDON): State.ABANDONED,
     (State.HELD, Event.ACK): State.ACKED,
-    (State.HELD, Event.STAGE): State.STAGED,
-    (State.STAGED, Event.PUBLISH): State.ACKED,
     (State.HELD, Event.NACK): State.WAITING,
     (State.HELD, Event.EXPIRE): State.WAITING,
     (State.HELD, Event.FENCE): State.WAITING,
@@ -88,10 +82,8 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.HELD, Event.EXHAUST): State.DEAD,
     (State.DEAD, Event.REDRIVE): State.WAITING,
     (State.DEAD, Event.ABANDON): State.ABANDONED,
-    # The planner that was to publish the batch is gone, or starts over.
-    (State.WAITING, Event.WITHDRAW): State.ABANDONED,
+    # By a person who knows that its holder is gone.
     (State.HELD, Event.WITHDRAW): State.ABANDONED,
-    (State.STAGED, Event.WITHDRAW): State.ABANDONED,
 }
 
 
@@ -105,7 +97,7 @@ class Rules:
     #: A worker without a heartbeat for this time loses what it holds.
     ack_deadline_s: float = 120.0
     deliveries_max: int = 5
-    #: The most that are waiting or held at a time. A staged batch is offered all at once.
+    #: The most that are waiting or held at a time.
     open_max: int = 1_000
 
     def __post_init__(self) -> None:

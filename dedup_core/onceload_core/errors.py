@@ -16,7 +16,10 @@ OnceloadError
 │   ├── TookTooLong          a page of the console waited too long for the database
 │   ├── TableHeld            other transactions hold the target, so that it cannot be changed
 │   ├── QueryChanged         a table that the query of a transform reads was altered
+│   ├── RowsLost             rows that a verification read are gone from its folder
 │   ├── StageLost            the server lost the staged rows
+│   ├── NoRoom               the folder for the rows of a batch cannot be written
+│   ├── RowsLost             rows that waited there to be copied were lost several times
 │   ├── NothingKept          no rows of this batch are staged
 │   ├── NotStarted           a part of Airflow or Spark exited, or did not answer in time
 │   ├── AirflowUnfit         Airflow refused, or did not reach the expected state in time
@@ -24,7 +27,9 @@ OnceloadError
 │   ├── NoDraft              no sample could be read to draft a pipeline file from
 │   ├── Unreadable           a source file is gone, or its store fails
 │   │   └── FileRewritten    a file no longer holds what was planned
+│   ├── QueryOutdated        a query of Spark planned to read a file that was rewritten since
 │   ├── TasksFailed          Spark lost an executor, or gave up a task
+│   ├── SparkUnreachable     no Spark Connect server answers at the given address
 │   ├── LastLineOpen         a file was read up to its last line, which is still being written
 │   │   └── TailWentOn       that line was taken for complete, and has grown since
 │   └── Incomplete           a compressed file is truncated: it is still being written

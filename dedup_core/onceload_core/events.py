@@ -6,7 +6,7 @@ the default) and `ONCELOAD_LOG_FORMAT` the format (text or json); Spark's tasks 
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,10 +27,8 @@ def event(name: str, *, level: int = logging.INFO, **fields: Any) -> None:  # no
 
 def show_events(environment: Mapping[str, str]) -> None:
     """Write events and warnings to stderr; tracebacks of libraries only at level debug."""
-    level, form = environment.get("ONCELOAD_LOG") or "warning", environment.get("ONCELOAD_LOG_FORMAT") or "text"
-    for name, found, known in (("ONCELOAD_LOG", level, LEVELS), ("ONCELOAD_LOG_FORMAT", form, FORMATS)):
-        if found not in known:
-            raise SettingRefused(name, repr(found), f"one of {', '.join(known)}")
+    level = level_of(environment, default="warning")
+    form = _checked("ONCELOAD_LOG_FORMAT", environment.get("ONCELOAD_LOG_FORMAT") or "text", FORMATS)
     handler = logging.StreamHandler()
     handler.setFormatter(_AsJson() if form == "json" else _AsText())
     if level != "debug":
@@ -38,6 +36,17 @@ def show_events(environment: Mapping[str, str]) -> None:
         handler.addFilter(lambda record: not record.exc_info)
     logging.basicConfig(handlers=[handler], force=True)
     _LOG.setLevel(LEVELS[level])
+
+
+def level_of(environment: Mapping[str, str], *, default: str) -> str:
+    """The level of events, one of `LEVELS`."""
+    return _checked("ONCELOAD_LOG", environment.get("ONCELOAD_LOG") or default, LEVELS)
+
+
+def _checked(name: str, found: str, known: Collection[str]) -> str:
+    if found not in known:
+        raise SettingRefused(name, repr(found), f"one of {', '.join(known)}")
+    return found
 
 
 class _AsText(logging.Formatter):

@@ -9,11 +9,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from onceload_core.checks import check_all_different, check_name
 from onceload_core.delivery import Kept
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from onceload_core.pipeline import Pipeline
-from onceload_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Run, Snapshot
+from onceload_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Proof, Run, Snapshot
 from onceload_core.spans import SpanSet
 
 Transaction = TypeVar("Transaction")
@@ -156,10 +157,13 @@ class Commit(Generic[Transaction]):
     message_ids: tuple[str, ...] = ()
     quarantined: tuple[QuarantinedRecord, ...] = ()
     run: Run | None = None
+    #: What ran its workers, and why, in words; and the pages of Spark, if it stays.
+    engine: str | None = None
+    spark_ui: str | None = None
 
     def __post_init__(self) -> None:
-        _all_different("producers of a commit", [advance.producer_id for advance in self.advances])
-        _all_different("business ids of a commit", self.message_ids)
+        check_all_different("producers of a commit", [advance.producer_id for advance in self.advances])
+        check_all_different("business ids of a commit", self.message_ids)
         check_name("batch", self.batch)
         if self.counts.quarantined != len(self.quarantined):
             found = f"{self.counts.quarantined} counted and {len(self.quarantined)} given"
@@ -167,11 +171,15 @@ class Commit(Generic[Transaction]):
         if self.run is not None:
             check_name("dag_id", self.run.dag_id)
             check_name("run_id", self.run.run_id)
-        if self.counts.loaded and not any(advance.spans for advance in self.advances):
+        if self.counts.loaded and not self.consumes_anything:
             raise SettingRefused(
                 "a commit", f"{self.counts.loaded} rows without spans", "the spans that they were made from"
             )
         self._check_quarantined()
+
+    @property
+    def consumes_anything(self) -> bool:
+        return any(advance.spans for advance in self.advances)
 
     def _check_quarantined(self) -> None:
         if not self.quarantined:
@@ -196,10 +204,21 @@ _SETTLES_AS = {EntryKind.RETRY: QuarantineState.RETRIED, EntryKind.DISCARD: Quar
 
 
 @dataclass(frozen=True, kw_only=True)
+class MadeOfRecords:
+    """The rows of a retry, if it does not make one of each record."""
+
+    rows: int
+    #: How many of them name each file.
+    rows_of: Mapping[ProducerId, int]
+    #: How many records have none.
+    filtered: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settlement(Generic[Transaction]):
     """What becomes of quarantined records, and the rows made from them: both take effect, or neither.
 
-    The records were consumed when they were quarantined, so no producer advances.
+    The records were consumed when they were quarantined, so their files do not advance.
     """
 
     kind: EntryKind
@@ -208,8 +227,11 @@ class Settlement(Generic[Transaction]):
     #: The producer and sequence id of each, with the digest of its bytes as they were read. None: they were not read.
     #: Unless all are still held with these bytes, nothing is settled.
     records: Mapping[tuple[ProducerId, int], str | None]
-    #: Returns the number of rows as counted by the database: one for each retried record.
+    #: Returns the number of rows as counted by the database: one for each retried record, unless `made` says otherwise.
     write_rows: Callable[[Transaction], int]
+    made: MadeOfRecords | None = None
+    #: The commit that has the rows, one position before this one, if records name their producers: these advance.
+    load: Commit[Transaction] | None = None
     bytes: int = 0
     run: Run | None = None
 
@@ -227,9 +249,18 @@ class Settlement(Generic[Transaction]):
 
     @property
     def counts(self) -> Counts:
-        if self.kind is EntryKind.RETRY:
+        if self.kind is EntryKind.DISCARD:
+            return Counts(filtered=len(self.records))
+        if self.made is None:
             return Counts(loaded=len(self.records))
-        return Counts(filtered=len(self.records))
+        return Counts(loaded=self.made.rows, filtered=self.made.filtered)
+
+    @property
+    def rows_of(self) -> Mapping[ProducerId, int]:
+        """How many of its rows name each file."""
+        if self.kind is EntryKind.DISCARD:
+            return {}
+        return {key: spans.count for key, spans in self.spans.items()} if self.made is None else self.made.rows_of
 
     @property
     def spans(self) -> dict[ProducerId, SpanSet]:
@@ -241,15 +272,6 @@ class Settlement(Generic[Transaction]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
-    """The sum of the receipts of one producer."""
-
-    #: Records that were read, loaded or not.
-    records: int
-    digests: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The sum of the commits of one batch."""
 
@@ -257,6 +279,9 @@ class Outcome:
     position: Position
     counts: Counts
     bytes: int
+    #: Whether any commit of the batch has put records into quarantine, and whether these have replaced files.
+    has_quarantined: bool
+    has_replaced: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,10 +322,7 @@ class Ledger(Protocol[Transaction]):
         """The position of the ledger, and the producers that any session is loading."""
 
     def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
-        """Start a new epoch of a session. From now on, calls of earlier epochs are refused.
-
-        The default version is the one in force.
-        """
+        """Start a new epoch of a session, by default of the version in force. Calls of earlier epochs are refused."""
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """The input for `judge`, as this session sees it."""
@@ -367,34 +389,5 @@ class SnapshotStore(Protocol):
         """The snapshot at a position, or the latest."""
 
 
-NAME_BYTES_MAX = 2000
-GENERATION_MAX = 2**31 - 1
-
-
-def check_name(what: str, name: str) -> None:
-    """Refuse a name that the database cannot store, or would change."""
-    expected = f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without a NUL"
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise SettingRefused(what, f"{name!r:.80}, which is not UTF-8", expected) from error
-    if not 0 < size <= NAME_BYTES_MAX or "\x00" in name:
-        raise SettingRefused(what, f"{name!r:.80} of {size} bytes", expected)
-
-
-def check_producers(names: Sequence[tuple[str, int]]) -> None:
-    """Refuse names and generations that cannot be registered."""
-    for name, generation in names:
-        check_name("producer", name)
-        if not 1 <= generation <= GENERATION_MAX:
-            raise SettingRefused(f"generation of {name}", str(generation), f"1 to {GENERATION_MAX}")
-
-
 def unwatched(step: CommitStep) -> None:
     """The default callback for each step of a commit; tests pass their own."""
-
-
-def _all_different(what: str, found: Sequence[object]) -> None:
-    repeats = len(found) - len(set(found))
-    if repeats:
-        raise SettingRefused(what, f"{repeats} more than once", "each of them once")

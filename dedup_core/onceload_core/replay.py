@@ -89,6 +89,15 @@ class EntryKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Proof:
+    """The sum of the receipts of one producer."""
+
+    #: Records that were read, loaded or not.
+    records: int
+    digests: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One commit as the ledger records it."""
 

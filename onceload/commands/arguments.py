@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Engine
 
@@ -121,14 +121,24 @@ def load_arguments(command: argparse.ArgumentParser) -> None:
     """Options of a load."""
     wait_argument(command)
     command.add_argument("--batch", metavar="NAME", help="the name of this run; a later run of the same name fences it")
+    engine_arguments(command)
+
+
+def engine_arguments(command: argparse.ArgumentParser) -> None:
+    """Options for where the workers of a command run."""
     command.add_argument(
         "--engine",
         choices=("auto", "spark", "local"),
         default="auto",
-        help="run in Spark, or in processes of this machine (default: Spark for a transform in Spark SQL, for more "
-        "than 512 MiB and with --master or --conf)",
+        help="run in Spark, or in processes of this machine (default: Spark, if one is named by --remote, --master, "
+        "--conf or ONCELOAD_SPARK, and for a transform in Spark SQL)",
     )
-    command.add_argument("--master", metavar="URL", help="the Spark master (default: this machine, all cores)")
+    command.add_argument(
+        "--remote",
+        metavar="URL",
+        help="the Spark Connect server, such as sc://localhost:15002 (default: ONCELOAD_SPARK)",
+    )
+    command.add_argument("--master", metavar="URL", help="the master of a Spark that starts for this call alone")
     command.add_argument(
         "--conf",
         action="append",
@@ -136,6 +146,16 @@ def load_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a Spark option (repeatable)",
     )
+
+
+def engine_named(arguments: Arguments) -> dict[str, Any]:
+    """What these options say, as the Python API takes it."""
+    return {
+        "engine": arguments.engine,
+        "remote": arguments.remote,
+        "master": arguments.master,
+        "spark_options": pairs("--conf", arguments.conf),
+    }
 
 
 def wait_argument(command: argparse.ArgumentParser) -> None:

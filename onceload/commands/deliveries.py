@@ -61,10 +61,10 @@ def add(commands: Commands) -> None:
 def consume(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load without Spark, as one session."""
     with ready_database(settings) as dsn:
-        return _consume(arguments, dsn)
+        return _consume(arguments, settings, dsn)
 
 
-def _consume(arguments: Arguments, dsn: str) -> ExitCode:
+def _consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     from onceload_jobs.load.consume import consume as consume_now
     from onceload_jobs.load.settings import LoadSettings, new_batch
 
@@ -75,17 +75,15 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
     shown: set[Note] = set()
     code, total, failure = ExitCode.DONE, None, ""
     with asked_to_stop() as stopped:
-        load_settings = LoadSettings(
-            ledger=LedgerSettings(dsn=dsn),
-            wait_s=0 if arguments.follow else seconds("--wait", arguments.wait),
-            is_stopped=stopped.is_set,
-        )
+        wait_s = 0 if arguments.follow else seconds("--wait", arguments.wait)
+        is_stopped = stopped.is_set
+        how = LoadSettings(ledger=LedgerSettings(dsn=dsn), stage=settings.stage, wait_s=wait_s, is_stopped=is_stopped)
 
         def pause() -> bool:
             return bool(arguments.follow) and not stopped.wait(every_s)
 
         name = SessionName(arguments.session)
-        for report in consume_now(declared, load_settings, name=name, batch=new_batch(), pause=pause):
+        for report in consume_now(declared, how, name=name, batch=new_batch(), pause=pause):
             if isinstance(report, OnceloadError):
                 if not arguments.follow:
                     raise report
@@ -189,14 +187,14 @@ def consume_arguments(command: argparse.ArgumentParser) -> None:
 
 def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
     if action == "list":
-        states = ("any", State.WAITING, State.HELD, State.STAGED, State.DEAD)
+        states = ("any", State.WAITING, State.HELD, State.DEAD)
         command.add_argument("--state", choices=states, default="any", help="show only this state (default: any)")
     else:
         command.add_argument("number", type=int, metavar="NUMBER", help="the number of the delivery, see `list`")
 
 
 _DELIVERIES: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
-    "list": (list_them, "list deliveries that wait, are in progress, are staged or are dead letters", "--state dead"),
+    "list": (list_them, "list deliveries that wait, are in progress or are dead letters", "--state dead"),
     "show": (show, "show what a delivery covers, and each failed attempt", "12"),
     "redeliver": (redeliver, "retry a dead letter, after its cause is fixed", "12"),
     "abandon": (

@@ -13,13 +13,13 @@ from onceload.commands.arguments import (
     choice_arguments,
     command,
     differences_argument,
+    engine_named,
     file_arguments,
     load_arguments,
-    pairs,
     read_declared,
     seconds,
 )
-from onceload.commands.reports import print_pause, print_report, print_staged, watching
+from onceload.commands.reports import print_pause, print_report, watching
 from onceload.outcome import Outcome
 from onceload.settings import Settings
 from onceload.terminal import (
@@ -130,31 +130,18 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
             only=arguments.only,
             replaces=arguments.replace,
             batch=arguments.batch or None,
-            engine=arguments.engine,
-            master=arguments.master,
-            spark_options=pairs("--conf", arguments.conf),
+            **engine_named(arguments),
             wait_s=seconds("--wait", arguments.wait),
             on_progress=on_progress,
         )
-    if report.staged is not None:
-        # Under Airflow, the next tasks publish it.
-        then = "" if settings.run else f"; {_publishing(pipeline.declared, report.batch)} writes them to the target"
-        print_staged(report, then=then)
-    else:
-        print_report(report)
-        if settings.dsn is None and report.loaded and not arguments.json:
-            words(f"Look at the rows: onceload show {PIPELINE_FILE}")
+    # Under Airflow, the next tasks publish a staged batch.
+    then = "" if settings.run else f"; {_publishing(pipeline.declared, report.batch)} writes them to the target"
+    print_report(report, then=then)
+    if settings.dsn is None and report.loaded and not arguments.json:
+        words(f"Look at the rows: onceload show {PIPELINE_FILE}")
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
-    # `publish` reports the notes on files.
-    if report.staged is not None:
-        return Outcome(exit_code=ExitCode.DONE, held=report.held, ignored_fields=report.ignored_fields)
-    return Outcome(
-        exit_code=report.exit_code,
-        message=report.problems,
-        held=report.held,
-        ignored_fields=report.ignored_fields,
-    )
+    return Outcome.of(report)
 
 
 def _publishing(declared: "Declared", batch: str) -> str:

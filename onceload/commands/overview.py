@@ -60,6 +60,9 @@ OVERVIEW: dict[str, dict[str, str]] = {
     "maintain": {
         "maintain": "delete old sessions and audits, idle producers and unused staging tables",
     },
+    "spark": {
+        "spark": "run a Spark on this machine that stays, so that loads need not start one",
+    },
     "services": {
         "ui": "serve pages that show the state of all loads",
         "metrics": "print or serve metrics for Prometheus",

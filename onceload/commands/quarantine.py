@@ -15,6 +15,8 @@ from onceload.commands.arguments import (
     Arguments,
     Commands,
     command,
+    engine_arguments,
+    engine_named,
     file_arguments,
     limit_option,
     on_one_pipeline,
@@ -22,12 +24,14 @@ from onceload.commands.arguments import (
     read_as_loaded,
     sentence,
 )
-from onceload.commands.reports import print_ignored
+from onceload.databases import open_database
+from onceload.engines import where_to_work
+from onceload.loads_in_words import show_ignored
 from onceload.named_files import named_by_pipeline
 from onceload.quarantine_file import FixedRecord, check_fixed_records, raw_fields, read_fixed_records, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, what_to_do_with, whole_characters
-from onceload.settings import user_name
+from onceload.settings import Settings, user_name
 from onceload.terminal import counted, naming, on_terminal, show_json, show_table, words
 from onceload_core.advice import Ways
 from onceload_core.commands import PIPELINE_FILE, reload_command
@@ -63,7 +67,7 @@ def add(commands: Commands) -> None:
     group = commands.add_parser("quarantine", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for action, (run, help_text, example) in _QUARANTINE.items():
-        each = command(actions, action, on_one_pipeline(run), help_text, f"onceload quarantine {action} {example}")
+        each = command(actions, action, run, help_text, f"onceload quarantine {action} {example}")
         add_arguments(action, each)
         if action in ("list", "export", "discard"):
             pipeline_option(each)
@@ -133,8 +137,13 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
     return ExitCode.DONE
 
 
-def retry(arguments: Arguments, engine: Engine) -> ExitCode:
+def retry(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load records that are valid now, because the pipeline file or the records were fixed."""
+    with open_database(settings) as engine:
+        return _retry(arguments, settings, engine)
+
+
+def _retry(arguments: Arguments, settings: Settings, engine: Engine) -> ExitCode:
     declared = read_as_loaded(arguments, engine)
     fixed = read_fixed_records(arguments.fixed_file, pipeline=declared.name) if arguments.fixed_file else {}
     selection = _selection(arguments, declared.name, fixed=fixed)
@@ -145,7 +154,9 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     if not chosen.held:
         words(_nothing_selected(selection))
     on_terminal(f"pipeline {declared.name}: retrying {counted(len(chosen.held), 'record')}")
-    report = settling.retry(engine, declared, chosen.held, fixed=fixed, batch=arguments.batch)
+    # Only a transform in Spark SQL needs an engine, and no retry needs other processes.
+    where = where_to_work(settings, **engine_named(arguments), calls=()) if declared.needs_spark else None
+    report = settling.retry(engine, declared, chosen.held, fixed=fixed, batch=arguments.batch, where=where)
     _print_retried(report, declared, json=arguments.json)
     return ExitCode.DONE
 
@@ -195,6 +206,7 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
             file_arguments(command)
             _selection_arguments(command, by_id=True)
             _retry_arguments(command)
+            engine_arguments(command)
         case "discard":
             _selection_arguments(command, by_id=True)
             command.add_argument("--yes", action="store_true", help="discard them (default: only show how many)")
@@ -303,7 +315,7 @@ def _print_retried(report: "RetryReport", declared: "Declared", *, json: bool) -
         words(_otherwise(report.laid_out_otherwise, declared))
     if report.settled_elsewhere:
         words(f"{report.settled_elsewhere:,} were retried or discarded by another command in the meantime")
-    print_ignored(report)
+    show_ignored(report, words)
     words(
         f"pipeline {report.pipeline}: {report.retried:,} retried, {len(report.still_bad):,} still held; "
         f"position {report.position}"
@@ -333,15 +345,15 @@ def _print(lines: Sequence[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-_QUARANTINE: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
+_QUARANTINE: dict[Action, tuple[Callable[[Arguments, Settings], ExitCode], str, str]] = {
     "list": (
-        list_records,
+        on_one_pipeline(list_records),
         "list quarantined records, and count them by reason",
         "--reason 'not a valid bigint'",
     ),
-    "show": (show, "show everything about one record, with its bytes", "12"),
+    "show": (on_one_pipeline(show), "show everything about one record, with its bytes", "12"),
     "export": (
-        export,
+        on_one_pipeline(export),
         "write records to a file, to fix and retry them",
         "bad.jsonl --file 2026/a.jsonl",
     ),
@@ -352,7 +364,7 @@ _QUARANTINE: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, st
         "Records that are still invalid stay held. Retrying again, or twice at once,\nloads nothing twice.",
     ),
     "discard": (
-        discard,
+        on_one_pipeline(discard),
         "give up on records: the ledger records it, and their bytes are kept",
         "--id 12 --yes",
     ),

@@ -4,22 +4,26 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from onceload.commands.arguments import (
     Arguments,
     Commands,
     command,
+    engine_named,
     file_arguments,
     load_arguments,
     number,
-    pairs,
     pipeline_option,
     read_declared,
     seconds,
     sentence,
 )
 from onceload.commands.reports import watching
+from onceload.databases import only_pipeline, open_database
+from onceload.loads_in_words import show_rebuild
+from onceload.pipeline import Pipeline
+from onceload.recoveries import after_rewind_in_words, rewind_in_words, state_in_words
 from onceload.settings import Settings
 from onceload.sources import has_source
 from onceload.terminal import lines_of_words, on_terminal, show_json, words
@@ -28,17 +32,7 @@ from onceload_core.errors import ExitCode, StateDiffers
 from onceload_core.names import Position
 from onceload_core.postgres import recover_state
 
-if TYPE_CHECKING:
-    # Arrow takes a while to import, and recovering state does without it.
-    from onceload_jobs.recover.rebuild import Comparison
-from onceload.databases import only_pipeline, open_database
-from onceload.pipeline import Pipeline
-from onceload.recoveries import after_rewind_in_words, rewind_in_words, state_in_words
-
 Action = Literal["rewind", "rebuild"]
-
-
-_NAMES_SHOWN = 20
 
 
 def add(commands: Commands) -> None:
@@ -133,48 +127,14 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
         done = Pipeline(declared, settings).recover_rebuild(
             snapshot=arguments.snapshot,
             batch=arguments.batch or None,
-            engine=arguments.engine,
-            master=arguments.master,
-            spark_options=pairs("--conf", arguments.conf),
+            **engine_named(arguments),
             wait_s=seconds("--wait", arguments.wait),
             on_progress=on_progress,
         )
-    for note in done.report.notes:
-        words(f"{note.name}: {note.reason}")
     if arguments.json:
         show_json(asdict(done))
-    words(
-        f"pipeline {declared.name}: {done.report.loaded:,} loaded, {done.report.duplicates:,} duplicates, "
-        f"{done.report.quarantined:,} quarantined, {done.report.filtered:,} filtered; position {done.report.position}"
-    )
-    if declared.message_id and done.report.duplicates:
-        words(
-            "business ids were compared across all files at once: records that repeat an id after its window are "
-            "counted as duplicates here, although the old database loaded them"
-        )
-    if done.comparison is None:
-        words("the result was not compared; use --snapshot FILE to compare it with an exported snapshot")
-    elif _print_comparison(done.comparison):
-        return ExitCode.NEEDS_A_PERSON
-    return done.report.exit_code
-
-
-def _print_comparison(found: "Comparison") -> bool:
-    """Report how the new database compares; true if records are missing from it."""
-    words(
-        f"compared with the snapshot at position {found.snapshot_position}: {found.same:,} producers are the same, "
-        f"{len(found.ahead):,} are ahead or new, {len(found.different):,} lack records or were rewritten"
-    )
-    for each in found.different[:_NAMES_SHOWN]:
-        words(f"{each.producer} (generation {each.generation}): expected {each.expected}, found {each.found}")
-    if len(found.different) > _NAMES_SHOWN:
-        words(f"only the first {_NAMES_SHOWN} are shown; use --json to see all")
-    if found.different:
-        words(
-            "loaded records stay loaded. Restore the missing or rewritten files, and run "
-            f"`onceload load {PIPELINE_FILE}`"
-        )
-    return bool(found.different)
+    show_rebuild(done, words, remembers_ids=declared.message_id is not None)
+    return done.exit_code
 
 
 def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:

@@ -5,7 +5,15 @@ from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_declared
+from onceload.commands.arguments import (
+    Arguments,
+    Commands,
+    command,
+    engine_arguments,
+    engine_named,
+    file_arguments,
+    read_declared,
+)
 from onceload.commands.reports import print_pause
 from onceload.explanation import Explanation
 from onceload.pipeline import Pipeline
@@ -41,6 +49,7 @@ def verify_arguments(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="parse the files again, and compare every value of every row",
     )
+    engine_arguments(command)
 
 
 def why_arguments(command: argparse.ArgumentParser) -> None:
@@ -54,7 +63,7 @@ def verify(arguments: Arguments, settings: Settings) -> ExitCode:
     """Compare files and rows with the ledger, and list the differences."""
     pipeline = Pipeline(read_declared(arguments, needs_source=False), settings)
     on_terminal(f"pipeline {pipeline.name}: reading its files and counting its rows")
-    found = pipeline.verify(deep=arguments.deep)
+    found = pipeline.verify(deep=arguments.deep, **engine_named(arguments))
     if arguments.json:
         show_json({**asdict(found), "differing": found.differing})
     elif found.differences:

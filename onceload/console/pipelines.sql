@@ -51,7 +51,7 @@ SELECT declaration.version, declaration.declared_at, declaration.terms, declarat
 -- name: commits_of_batch
 SELECT ledger.position, ledger.kind, ledger.batch, ledger.session, ledger.dag_id, ledger.run_id, ledger.try_number,
        ledger.loaded, ledger.duplicate, ledger.quarantined, ledger.filtered, ledger.bytes, ledger.committed_at,
-       ledger.rewound_to, ledger.version,
+       ledger.rewound_to, ledger.version, ledger.engine, ledger.spark_ui,
        (SELECT min(rewind.position) FROM onceload.ledger AS rewind
          WHERE rewind.pipeline_id = ledger.pipeline_id AND rewind.kind = 'rewind'
            AND rewind.position > ledger.position AND rewind.rewound_to < ledger.position) AS rolled_back_by

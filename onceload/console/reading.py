@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import CallAgain
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, transaction
+from onceload_core.postgres.pipeline_row import get_pipeline
 
 SQL = statements("reading.sql", package=__package__)
 

@@ -1,19 +1,21 @@
 """What Airflow does after an error: it retries, waits for an upgrade, or fails for good."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import get_current_context
 
+from onceload.errors_in_words import outcome_of
 from onceload.named_files import with_file
 from onceload.outcome import Outcome
 from onceload_airflow.versions import AirflowException, AirflowFailException, AirflowRescheduleException
 from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
-from onceload_core.messages import whole_message
 from onceload_core.pause import PipelinePaused
 
 _LOG = logging.getLogger(__name__)
@@ -24,34 +26,42 @@ _UPGRADE_LOOKS_MAX = 60
 _UPGRADE_LOOKS_EVERY = timedelta(minutes=1)
 
 
+#: What ends a load, besides the errors of Onceload.
+ANY = (Exception, KeyboardInterrupt)
+
+
 @contextmanager
-def in_airflows_words(pipeline_file: str = PIPELINE_FILE) -> Iterator[None]:
+def in_airflows_words(
+    pipeline_file: str = PIPELINE_FILE, *, kinds: tuple[type[BaseException], ...] = (OnceloadError,)
+) -> Iterator[None]:
     """Translate errors, so that Airflow retries only what a retry can solve; the commands in them name the file."""
     try:
         yield
-    except OnceloadError as error:
-        message = with_file(whole_message(error), Path(pipeline_file))
-        if isinstance(error, UpgradeUnfinished):
-            raise _during_an_upgrade(message) from error
-        # A pause may last for days, and ends when a person wants it to.
-        if error.exit_code in _FINAL or isinstance(error, PipelinePaused):
-            raise AirflowFailException(message) from error
-        raise AirflowException(message) from error
+    except kinds as error:
+        outcome = outcome_of(error)
+        named = replace(outcome, message=with_file(outcome.message, Path(pipeline_file)))
+        # A traceback may contain values of rows.
+        cause = error if os.environ.get("ONCELOAD_LOG") == "debug" else None
+        raise failure_of(named) from cause
 
 
-def failure_of(outcome: Outcome | None, *, exit_code: int, last_line: str) -> AirflowException:
-    """The load's own result decides whether it is retried; a killed load wrote none, and is retried."""
-    end = last_line.strip() or "(empty)"
-    if outcome is None and exit_code == ExitCode.WRONG_USE:
-        return AirflowFailException(f"The load was refused before it began, and nothing was loaded: {end}")
-    if outcome is None or outcome.exit_code is ExitCode.DONE:
-        what_now = f"Committed rows stay loaded. Retry. The last line of its log: {end}"
-        return AirflowException(f"The load ended before it reported a result. {what_now}")
+def failure_of(outcome: Outcome) -> AirflowException:
+    """The result of a load, which is not done, decides whether it is retried."""
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)
     why = outcome.message or outcome.held or f"the load ended with exit code {outcome.exit_code}; see its log"
+    # A pause may last for days, and ends when a person wants it to.
     is_final = outcome.exit_code in _FINAL or outcome.error == PipelinePaused.__name__
     return AirflowFailException(why) if is_final else AirflowException(why)
+
+
+def unreported_failure(*, exit_code: int, last_line: str) -> AirflowException:
+    """A submitted load that was killed has reported no result, and is retried."""
+    end = last_line.strip() or "(empty)"
+    if exit_code == ExitCode.WRONG_USE:
+        return AirflowFailException(f"The load was refused before it began, and nothing was loaded: {end}")
+    what_now = f"Committed rows stay loaded. Retry. The last line of its log: {end}"
+    return AirflowException(f"The load ended before it reported a result. {what_now}")
 
 
 def _during_an_upgrade(why: str) -> AirflowException:

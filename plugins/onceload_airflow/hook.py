@@ -15,6 +15,7 @@ from onceload.pipeline import Pipeline
 from onceload.settings import Settings, read_settings
 from onceload_airflow.connections import CONNECTION, CONNECTION_TYPE, STORE, ConnectionNotFound
 from onceload_airflow.provider import PLACEHOLDERS, RELABELING
+from onceload_airflow.task_log import show_events
 from onceload_airflow.versions import AirflowNotFoundException, find_connection, mask_secret
 from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_jobs.files.addresses import is_of_s3, use_access
@@ -78,22 +79,27 @@ class OnceloadHook(BaseHook):
             yield engine
 
     def pipeline(self, declared: "Declared") -> Pipeline:
-        """The pipeline on this database, with the credentials of the store of its files."""
-        use_access(access_of(declared.source.path))
+        """The pipeline on this database, with the credentials of the store of its files, and of its staged rows."""
+        show_events()
+        use_access(self.access_for(declared.source.path))
         return Pipeline(declared, self.settings)
 
+    def access_for(self, path: str) -> Mapping[str, str]:
+        """The credentials of the store that a load of these files needs."""
+        return access_of(path, self.settings.stage or "")
+
     def environment(self) -> Mapping[str, str]:
-        """The environment for a process that loads for us; its events reach the log of the task."""
+        """The environment for a submitted load; its events reach the log of the task."""
         dsn, home = str(self.settings.dsn), str(self.settings.home.absolute())
         return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": home, "ONCELOAD_LOG": os.environ.get("ONCELOAD_LOG") or "info"}
 
 
-def access_of(path: str) -> Mapping[str, str]:
-    """The credentials of the object store, if the files are in one and the environment has none.
+def access_of(*addresses: str) -> Mapping[str, str]:
+    """The credentials of the object store, if one of the addresses is in one and the environment has none.
 
     A missing connection is an error: if the lookup only failed for a moment, another store would be read.
     """
-    if not is_of_s3(path) or any(map(os.environ.get, _CREDENTIALS)):
+    if not any(map(is_of_s3, addresses)) or any(map(os.environ.get, _CREDENTIALS)):
         return {}
     try:
         connection = find_connection(STORE)

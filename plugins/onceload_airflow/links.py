@@ -33,6 +33,16 @@ class DataDocsLink(BaseOperatorLink):
         return f"{_address(operator, ti_key)}#audits"
 
 
+class SparkLink(BaseOperatorLink):
+    """The pages of Spark that show the jobs of the load; Airflow shows no button without an address."""
+
+    name = "Spark"
+
+    def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
+        del ti_key
+        return str(getattr(operator, "spark_ui", ""))
+
+
 def _address(operator: Any, ti_key: "TaskInstanceKey") -> str:  # noqa: ANN401 - one of ours.
     pipeline = read_pipeline(Path(operator.pipeline_file), offered=dict.fromkeys(GIVEN, "0")).name
     return console_page("run", pipeline=pipeline, batch=ti_key.run_id)

@@ -1,25 +1,21 @@
 """The tasks of a run: context in, one call, result out. The rules are in the packages that they call."""
 
-import os
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink, BaseSensorOperator, Connection
 
 import onceload
-import onceload_jobs
 from onceload.databases import open_database
+from onceload.loads_in_words import show_report
 from onceload.named_files import with_file
-from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
+from onceload.outcome import Outcome
 from onceload.pipeline import Pipeline
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
@@ -32,16 +28,15 @@ from onceload_airflow.asked import (
     is_replacing,
 )
 from onceload_airflow.connections import CONNECTION
-from onceload_airflow.failures import CLEAR, failure_of, in_airflows_words, not_loaded
-from onceload_airflow.hook import OnceloadHook, access_of
-from onceload_airflow.links import DataDocsLink, LedgerLink, console_page
-from onceload_airflow.spark_submit import is_on_this_machine, submit_command
+from onceload_airflow.failures import ANY, CLEAR, failure_of, in_airflows_words, not_loaded
+from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.links import DataDocsLink, LedgerLink, SparkLink, console_page
+from onceload_airflow.spark_submit import SPARK_CONNECTION, run_submitted, where_of
+from onceload_airflow.task_log import progress_lines
 from onceload_airflow.versions import (
     AirflowException,
     AirflowFailException,
-    AirflowNotFoundException,
     AirflowSkipException,
-    find_connection,
     stats,
 )
 from onceload_core.errors import ExitCode
@@ -51,11 +46,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from onceload import Report as LoadReport
+    from onceload.engines import EngineName
     from onceload.runs import Found
     from onceload_airflow.lineage import Lineage
 
-SPARK_CONNECTION = "onceload_spark"
-_PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
 #: The XCom key of problems for which the report fails.
 _NEEDS_A_PERSON = "needs_a_person"
 #: The XCom key of files that other runs held when the batch was planned.
@@ -76,19 +70,20 @@ class _OfPipeline(BaseOperator):
         self.onceload_conn_id = onceload_conn_id
 
     def pipeline(self, context: "Context") -> Pipeline:
-        declared = read_pipeline(Path(self.pipeline_file), offered=given_values(context))
-        return OnceloadHook(self.onceload_conn_id).pipeline(declared)
+        with in_airflows_words(self.pipeline_file):
+            declared = read_pipeline(Path(self.pipeline_file), offered=given_values(context))
+            return OnceloadHook(self.onceload_conn_id).pipeline(declared)
 
     def with_file(self, text: str) -> str:
         return with_file(text, Path(self.pipeline_file))
 
-    def look(self, context: "Context", *, batch: str | None = None) -> "Found":
+    def look(self, context: "Context", pipeline: Pipeline, *, batch: str | None = None) -> "Found":
         """What there is to load of the files that the run was asked for."""
         from onceload.runs import look
 
         with in_airflows_words(self.pipeline_file):
             files, replaces = chosen_files(context), is_replacing(context)
-            return look(self.pipeline(context), only=files, replaces=replaces, batch=batch)
+            return look(pipeline, only=files, replaces=replaces, batch=batch)
 
     @contextmanager
     def skipped_without_rows(self, context: "Context") -> Iterator[None]:
@@ -99,9 +94,10 @@ class _OfPipeline(BaseOperator):
             try:
                 yield
             except onceload.NothingKept as error:
-                if is_published(self.pipeline(context), batch=batch_of(context)):
+                pipeline = self.pipeline(context)
+                if is_published(pipeline, batch=batch_of(context)):
                     raise AirflowSkipException("this batch is already published") from error
-                found = self.look(context, batch=batch_of(context))
+                found = self.look(context, pipeline, batch=batch_of(context))
                 if found.is_busy:
                     raise
                 if found.is_anything_new or found.needs_a_person or found.is_paused:
@@ -158,7 +154,7 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
     template_fields: Sequence[str] = ("pipeline_file",)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        found = self.look(context)
+        found = self.look(context, self.pipeline(context))
         if not found.is_anything_new:
             trigger = Arrivals(
                 pipeline_file=self.pipeline_file,
@@ -175,57 +171,114 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
 
 
 class Load(_OfPipeline):
-    """Stage a batch for the tasks after it, or also publish it: `onceload stage | load` in a process of its own.
+    """Stage a batch for the tasks after it, or also publish it.
 
-    A large load and a transform in Spark SQL are launched by spark-submit; anything else needs no Spark.
+    It runs in this process, with the Spark that ONCELOAD_SPARK or the connection names, or with processes of this
+    worker. To a master it is submitted: spark-submit starts `onceload stage | load` in a process of its own.
     """
 
-    operator_extra_links: Collection[BaseOperatorLink] = (LedgerLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (LedgerLink(), SparkLink())
 
     def __init__(
         self,
         *,
         publishes: bool,
-        engine: str = "auto",
+        engine: "EngineName" = "auto",
         conn_id: str = SPARK_CONNECTION,
         conf: Mapping[str, str] = {},
         **others: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**others)
         self.publishes = publishes
-        self.engine = engine
+        self.engine: EngineName = engine
         self.conn_id = conn_id
         self.conf = conf
+        #: Where the link "Spark" leads, once the load has ended.
+        self.spark_ui = ""
+        self._loads_here = False
 
     def execute(self, context: "Context") -> None:
-        is_here = self._engine(context) == "local"
-        where = "in processes of this worker" if is_here else f"by spark-submit to connection {self.conn_id}"
-        self.log.info("the load runs %s", where)
+        where = where_of(self.engine, self.conn_id)
+        self.log.info("the load runs %s", where.words)
         # Only `publish` accepts differences, because it never replaces loaded rows with those of an empty file.
         publishes = self.publishes and not accepts_differences(context)
         with in_airflows_words(self.pipeline_file):
-            arguments = self._arguments(context, is_here=is_here, publishes=publishes)
-            command = (
-                [sys.executable, _PROGRAM, *arguments]
-                if is_here
-                else self._submitting(str(context["run_id"]), arguments)
-            )
-            access = access_of(self.pipeline(context).declared.source.path)
-            environment = {**OnceloadHook(self.onceload_conn_id).environment(), **access}
-            outcome = self._launch(command, environment)
-            if outcome.message:
-                context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=outcome.message)
-            if outcome.held:
-                context["ti"].xcom_push(key=_HELD, value=outcome.held)
-            if outcome.ignored_fields:
-                context["ti"].xcom_push(key=_IGNORED_FIELDS, value=dict(outcome.ignored_fields))
+            if where.master is None:
+                outcome = self._run_here(context, where.server, publishes=publishes)
+            else:
+                outcome = self._submit(context, where.master, publishes=publishes)
+        is_of_files = outcome.exit_code is ExitCode.NEEDS_A_PERSON and not outcome.error
+        if outcome.exit_code is not ExitCode.DONE and not (is_of_files and self.publishes):
+            raise failure_of(outcome)
+        self.spark_ui = outcome.spark_ui
+        self._push(context, outcome)
         if self.publishes and not publishes:
             self.publish(context)
 
-    def _engine(self, context: "Context") -> str:
-        return self.engine if self.engine != "auto" else self.look(context, batch=batch_of(context)).engine
+    def _push(self, context: "Context", outcome: Outcome) -> None:
+        """Leave to the report what is not loaded: if all other files are, the message names those."""
+        reported = {
+            _NEEDS_A_PERSON: outcome.message,
+            _HELD: outcome.held,
+            _IGNORED_FIELDS: dict(outcome.ignored_fields),
+        }
+        for key, value in reported.items():
+            if value:
+                context["ti"].xcom_push(key=key, value=value)
 
-    def _arguments(self, context: "Context", *, is_here: bool, publishes: bool) -> list[str]:
+    def _run_here(self, context: "Context", server: str | None, *, publishes: bool) -> Outcome:
+        pipeline = self.pipeline(context)
+        with in_airflows_words(self.pipeline_file, kinds=ANY), self._ended_by_kill():
+            return self.load(
+                context,
+                pipeline,
+                publishes=publishes,
+                batch=batch_of(context),
+                engine=self.engine,
+                remote=server,
+                on_progress=progress_lines(self.show, pipeline.name),
+            )
+
+    def load(self, context: "Context", pipeline: Pipeline, *, publishes: bool, **how: Any) -> Outcome:  # noqa: ANN401
+        run = pipeline.load if publishes else pipeline.stage
+        report = run(only=chosen_files(context), replaces=is_replacing(context), **how)
+        show_report(report, self.show)
+        return Outcome.of(report)
+
+    def show(self, line: str) -> None:
+        self.log.info("%s", self.with_file(line))
+
+    @contextmanager
+    def _ended_by_kill(self) -> Iterator[None]:
+        self._loads_here = True
+        try:
+            yield
+        finally:
+            self._loads_here = False
+
+    def on_kill(self) -> None:
+        """End the load. It releases what it holds by itself; a later try may already use the same name."""
+        if self._loads_here:
+            # A second signal must not interrupt the release.
+            self._loads_here = False
+            # Airflow calls this from its handler of the signal, and goes on with the task otherwise.
+            raise KeyboardInterrupt
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+
+    def _submit(self, context: "Context", master: Connection, *, publishes: bool) -> Outcome:
+        hook = OnceloadHook(self.onceload_conn_id)
+        access = hook.access_for(self.pipeline(context).declared.source.path)
+        return run_submitted(
+            master,
+            self.conf,
+            name=str(context["run_id"]),
+            arguments=self._arguments(context, publishes=publishes),
+            environment={**hook.environment(), **access},
+        )
+
+    def _arguments(self, context: "Context", *, publishes: bool) -> list[str]:
         values = given_values(context)
         asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
         return [
@@ -233,64 +286,14 @@ class Load(_OfPipeline):
             *(f"--set={name}={values[name]}" for name in asked),
             # A value may begin with a hyphen.
             f"--batch={batch_of(context)}",
-            f"--engine={'local' if is_here else self._engine_of_driver()}",
+            "--engine=spark",
         ]
 
-    def _engine_of_driver(self) -> str:
-        """Whether processes of the driver begin a large load while Spark starts: not where the driver may be small."""
-        return self.engine if is_on_this_machine(self._connection()) else "spark"
-
     def command(self, context: "Context", *, publishes: bool) -> list[str]:
-        """The arguments of the call, without placeholders and batch."""
+        """The arguments of the submitted call, without placeholders and batch."""
         chosen = [f"--only={each}" for each in chosen_files(context)]
         chosen += ["--replace"] if is_replacing(context) else []
         return ["load" if publishes else "stage", self.pipeline_file, *chosen]
-
-    def _submitting(self, name: str, arguments: Sequence[str]) -> list[str]:
-        quiet = Path(onceload_jobs.__path__[0], "log4j2.properties")
-        conf = {
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",
-            "spark.ui.enabled": "false",
-            **self.conf,
-        }
-        return submit_command(self._connection(), conf, name=name, program=_PROGRAM, arguments=arguments)
-
-    def _connection(self) -> Connection:
-        try:
-            return find_connection(self.conn_id)
-        except AirflowNotFoundException as error:
-            # Retried, because Airflow gives the same error when it cannot look it up at the moment.
-            raise AirflowException(
-                f"connection {self.conn_id} (the Spark master) was not found in Airflow. Nothing was started. Create "
-                f"it: airflow connections add {self.conn_id} --conn-type spark --conn-host 'local[*]'"
-            ) from error
-
-    def _launch(self, command: list[str], environment: Mapping[str, str]) -> Outcome:
-        """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence.
-
-        If all other files are loaded, its message names the files that need a person.
-        """
-        with TemporaryDirectory(prefix="onceload-") as folder:
-            file = Path(folder) / "outcome.json"
-            # Passed only by inheritance: other ways end in arguments, and the address may contain a password.
-            executors = os.environ.get("PYSPARK_PYTHON", sys.executable)
-            python = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors}
-            inherited = {**os.environ, **python, **environment, OUTCOME_FILE: str(file)}
-            ended = SubprocessHook().run_command(command, env=inherited, cwd=str(Path.cwd()))
-            outcome = find_outcome(file)
-            if ended.exit_code == 0:
-                # A driver on another machine has no such file.
-                return outcome or Outcome(exit_code=ExitCode.DONE)
-            is_of_files = outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and not outcome.error
-            if outcome and is_of_files and self.publishes:
-                return outcome
-            raise failure_of(outcome, exit_code=ended.exit_code, last_line=ended.output)
-
-    def on_kill(self) -> None:
-        """End the load. It releases what it holds by itself; a later try may already use the same name."""
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
 
 
 class Audit(_OfPipeline):
@@ -332,7 +335,7 @@ class Report(_OfPipeline):
         with in_airflows_words(self.pipeline_file):
             pipeline = self.pipeline(context)
             report = outcome(pipeline, batch=batch_of(context))
-            found = self.look(context, batch=batch_of(context))
+            found = self.look(context, pipeline, batch=batch_of(context))
             with open_database(pipeline.settings) as engine:
                 self._lineage = Lineage.of(pipeline.declared, report, engine)
         if found.is_held:

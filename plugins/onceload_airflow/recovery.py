@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 
 from onceload.contradictions import refuse_choice
+from onceload.loads_in_words import show_rebuild
+from onceload.outcome import Outcome
 from onceload.pipeline_file import read_pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
 from onceload_airflow.asked import REPLACE, accepts_differences, chosen_files, is_by_day, is_replacing, values_of_day
@@ -211,7 +214,7 @@ class Conclude(OfOnePipeline):
 
 
 class Rebuild(OfOnePipeline, Load):
-    """Load a whole pipeline into an empty database: `onceload recover rebuild`, by spark-submit."""
+    """Load a whole pipeline into an empty database, on Spark."""
 
     # Most runs of this DAG do not rebuild, and have no pipeline file.
     operator_extra_links = ()
@@ -223,6 +226,12 @@ class Rebuild(OfOnePipeline, Load):
         del publishes
         snapshot = context["params"]["snapshot_file"]
         return ["recover", "rebuild", self.pipeline_file, *([f"--snapshot={snapshot}"] if snapshot else [])]
+
+    def load(self, context: "Context", pipeline: "Pipeline", *, publishes: bool, **how: Any) -> Outcome:  # noqa: ANN401
+        del publishes
+        done = pipeline.recover_rebuild(snapshot=context["params"]["snapshot_file"] or None, **how)
+        show_rebuild(done, self.show, remembers_ids=pipeline.declared.message_id is not None)
+        return replace(Outcome.of(done.report), exit_code=done.exit_code)
 
     def execute(self, context: "Context") -> None:
         if context["params"]["what"] != REBUILD:

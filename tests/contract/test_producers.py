@@ -12,8 +12,8 @@ from onceload_core.errors import (
 )
 from onceload_core.names import Batch, Position, SessionName
 from onceload_core.pipeline import Guarantee, Pipeline
-from onceload_core.ports import Advance, Commit, Proof
-from onceload_core.replay import Condition, Counts, replay
+from onceload_core.ports import Advance, Commit
+from onceload_core.replay import Condition, Counts, Proof, replay
 from onceload_core.spans import SpanSet
 from tests.contract.ledgers import BATCH, EVERY_LEDGER, TEN, THIRTY, TWENTY
 

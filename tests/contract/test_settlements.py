@@ -13,7 +13,15 @@ from onceload_core.errors import (
 )
 from onceload_core.names import Position, ProducerId
 from onceload_core.pipeline import Pipeline
-from onceload_core.ports import Advance, Commit, QuarantinedRecord, Session, Settlement
+from onceload_core.ports import (
+    Advance,
+    Commit,
+    CommitStep,
+    MadeOfRecords,
+    QuarantinedRecord,
+    Session,
+    Settlement,
+)
 from onceload_core.postgres.quarantine import digest_of
 from onceload_core.replay import Condition, Counts, EntryKind, replay
 from onceload_core.spans import SpanSet
@@ -115,6 +123,73 @@ def test_an_entry_that_settles_the_quarantine_is_in_the_ledger_and_changes_no_st
         ("a.jsonl", SpanSet.of((7, 8)), 0),
     ]
     assert world.ledger.states("events").states == before == replay({}, [load, retry, discard])
+
+
+def with_a_load(
+    world: World, session: Session, producer_id: ProducerId, *ids: int
+) -> tuple[Settlement[Any], ProducerId]:
+    """Records of a file that name another producer, and have its ids: 103 and 107."""
+    named = world.producer("sender")
+    rows = [(named, 100 + each) for each in ids]
+    advance = Advance(producer_id=named, spans=SpanSet.of_ids([place for _, place in rows]), rows=len(rows))
+    load = Commit(
+        session=session,
+        batch=BATCH,
+        advances=(advance,),
+        write_rows=world.write(rows),
+        counts=Counts(loaded=len(rows)),
+    )
+    settlement = settlement_of(world, session, producer_id, *ids)
+    none = MadeOfRecords(rows=0, rows_of={})
+    return replace(settlement, load=load, made=none, write_rows=world.write([])), named
+
+
+@pytest.mark.parametrize("step", [*CommitStep])
+def test_records_that_name_their_producer_are_loaded_and_settled_together_or_neither(world, step):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    settlement, named = with_a_load(world, session, producer, 3, 7)
+    with suppress(Crash):
+        world.make_ledger(reached=crashing_at(step)).settle(settlement)
+
+    with suppress(AlreadyConsumed):
+        world.ledger.settle(settlement)
+
+    assert world.rows() == sorted(
+        [*((producer, each) for each in range(10) if each not in (3, 7)), (named, 103), (named, 107)]
+    )
+    _, load, retry = world.ledger.entries("events", after=Position(0))
+    assert [(each.kind, each.counts.loaded) for each in (load, retry)] == [(EntryKind.LOAD, 2), (EntryKind.RETRY, 0)]
+    assert [(each.spans, each.rows) for each in retry.receipts] == [(SpanSet.of((3, 4), (7, 8)), 0)]
+    entries = world.ledger.entries("events", after=Position(0))
+    assert world.ledger.states("events").states == replay({}, entries)
+
+
+def test_ids_that_are_loaded_already_settle_nothing(world):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    settlement, _ = with_a_load(world, session, producer, 3)
+    world.ledger.settle(settlement)
+    again, _ = with_a_load(world, session, producer, 3)
+    other = replace(again, records={(producer, 7): None})
+
+    with pytest.raises(AlreadyConsumed, match="sender"):
+        world.ledger.settle(other)
+
+    assert len(world.rows()) == 9
+    assert world.ledger.settle(settlement_of(world, session, producer, 7)) == 4
+
+
+def test_a_retry_may_make_any_number_of_rows_of_its_records(world):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    made = MadeOfRecords(rows=3, rows_of={producer: 3}, filtered=1)
+    rows = world.write([(producer, 3), (producer, 30), (producer, 31)])
+
+    world.ledger.settle(replace(settlement_of(world, session, producer, 3, 7), made=made, write_rows=rows))
+
+    *_, retry = world.ledger.entries("events", after=Position(0))
+    assert (retry.counts, retry.receipts[0].rows) == (Counts(loaded=3, filtered=1), 3)
 
 
 def test_an_earlier_life_of_a_session_settles_nothing(world):

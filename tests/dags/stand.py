@@ -15,6 +15,8 @@ from onceload.airflow_api import AirflowApi
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
+#: What names a Spark to load tasks.
+SPARK = {"AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"})}
 #: What a process says that parses all DAGs of the bundle.
 _PARSE = """
 import json, socket, sys
@@ -79,7 +81,6 @@ class Airflow:
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle, by_hand]),
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.home / "bundles"),
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.home / "logs"),
-            "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"}),
             "ONCELOAD_HOME": str(self.home / "onceload"),
             "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("", "dedup_core", "plugins", "spark_jobs")),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),

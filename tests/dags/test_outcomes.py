@@ -16,7 +16,7 @@ from onceload_core.spans import SpanSet
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from tests.dags.stand import Airflow
+from tests.dags.stand import SPARK, Airflow
 from tests.loads.conftest import InThisProcess
 from tests.servers import execute
 
@@ -27,6 +27,8 @@ columns: {{n: bigint not null}}
 target: {{table: public.readings}}
 publish: direct
 """
+#: A value of a row.
+_VALUE = "987654321"
 #: Says something of its own, and starts the load in a process as real as Spark's driver.
 _SPARK_SUBMIT = """#!{python}
 import os, subprocess, sys
@@ -42,7 +44,7 @@ if ended.returncode:
     sys.exit(1)
 """
 _TASK = """
-import json, os
+import json, os, sys, traceback
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.sdk import DAG
@@ -77,6 +79,7 @@ try:
         its.execute(context)
         print("went on")
 except Exception as error:
+    traceback.print_exc()
     print(type(error).__name__, getattr(error, "reschedule_date", at) > datetime.now(UTC), error)
 """
 
@@ -95,8 +98,11 @@ def task(tmp_path, dsn):
     path = f"{submit.parent}{os.pathsep}{os.environ['PATH']}"
 
     def run(**environment):
-        done = airflow.python(_TASK, FILE=str(file), PATH=path, **environment)
+        spark = SPARK if environment.get("TASK", "load") == "load" else {}
+        done = airflow.python(_TASK, FILE=str(file), PATH=path, **spark, **environment)
         assert done.returncode == 0, done.stderr
+        # What a task logs has no values of rows.
+        assert _VALUE not in done.stdout + done.stderr
         return done.stdout.splitlines()
 
     return run
@@ -168,7 +174,7 @@ def test_a_load_that_was_killed_is_tried_again(task):
 def test_a_file_that_needs_a_person_leaves_the_rest_of_a_direct_run_to_go_on(task, dsn, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
     declared = read_pipeline(tmp_path / "readings.yaml", offered={})
-    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())
+    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), executor=InThisProcess())
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 2}\n')
 
     pushed, went_on = task()[-2:]
@@ -214,7 +220,7 @@ def test_a_report_fails_while_the_batch_of_its_run_is_not_published(task, dsn, t
 def test_a_report_of_a_run_that_loaded_no_record_is_skipped(task, dsn, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
     declared = read_pipeline(tmp_path / "readings.yaml", offered={})
-    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())
+    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), executor=InThisProcess())
 
     assert task(TASK="report")[-1].startswith("AirflowSkipException False this run loaded no record")
 
@@ -224,7 +230,7 @@ def keep(dsn, tmp_path, batch, *, publishes=False):
     file = tmp_path / "readings.yaml"
     file.write_text(file.read_text().replace("publish: direct", "publish: staged"))
     settings = LoadSettings(ledger=LedgerSettings(dsn=dsn), publishes=publishes, wait_s=0)
-    return load(read_pipeline(file, offered={}), settings, batch=Batch(batch), tasks=InThisProcess())
+    return load(read_pipeline(file, offered={}), settings, batch=Batch(batch), executor=InThisProcess())
 
 
 def test_a_run_that_could_only_load_what_a_kept_batch_holds_is_tried_again_and_names_the_batch(task, dsn, tmp_path):
@@ -316,12 +322,28 @@ def test_a_stage_names_what_holds_the_files_that_it_leaves_out(task, dsn, tmp_pa
     assert went_on == "went on"
 
 
-@pytest.mark.parametrize("run_id", ["-x", pytest.param("--help", marks=pytest.mark.long)])
+@pytest.mark.parametrize("run_id", ["-x", "--help"])
+@pytest.mark.long
 def test_a_run_whose_id_begins_with_a_hyphen_loads(task, dsn, tmp_path, run_id):
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
 
-    assert task(ENGINE="local", RUN_ID=run_id)[-1] == "went on"
+    assert task(RUN_ID=run_id)[-1] == "went on"
     assert execute(dsn, "SELECT n FROM readings") == [(1,)]
+
+
+@pytest.mark.long
+def test_rows_that_the_target_refuses_fail_a_task_for_good_without_their_values_in_its_log(task, dsn, tmp_path):
+    staged = (tmp_path / "readings.yaml").read_text().replace("publish: direct", "publish: staged")
+    (tmp_path / "readings.yaml").write_text(staged)
+    (tmp_path / "landing" / "a.jsonl").write_text(f'{{"n": {_VALUE}}}\n')
+    task(TASK="stage")
+    execute(dsn, "ALTER TABLE readings ADD CONSTRAINT small CHECK (n < 10)")
+
+    (said,) = task(TASK="publish")[-1:]
+
+    assert said.startswith("AirflowFailException False pipeline readings: ")
+    assert 'violates check constraint "small"' in said
+    assert execute(dsn, "SELECT n FROM readings") == []
 
 
 def test_a_load_whose_command_line_is_refused_is_not_tried_again(task):

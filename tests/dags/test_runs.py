@@ -20,7 +20,7 @@ from onceload_core.postgres.batches import planner_of
 from onceload_core.postgres.pausing import pause, resume
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
-from tests.dags.stand import Airflow
+from tests.dags.stand import SPARK, Airflow
 from tests.loads.conftest import InThisProcess
 from tests.object_store import KEY, object_store
 from tests.object_store import SECRET as SECRET_OF_THE_STORE
@@ -63,14 +63,14 @@ def write(tmp_path, day, *lines):
     (folder / f"{len(list(folder.iterdir()))}.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
-def run(airflow, day):
+def run(airflow, day, **environment):
     # All events of OpenLineage, in a file.
     file = {"type": "file", "log_file_path": str(airflow.home / "lineage"), "append": True}
     told = {
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(file),
         "AIRFLOW__OPENLINEAGE__INCLUDE_FULL_TASK_INFO": "True",
     }
-    return airflow.call("dags", "test", "ingest__readings", day, **told)
+    return airflow.call("dags", "test", "ingest__readings", day, **told, **environment)
 
 
 def states(airflow):
@@ -150,14 +150,14 @@ def test_a_run_of_a_paused_pipeline_is_skipped_and_reports_the_pause(airflow, ds
 
 
 @pytest.mark.long
-def test_a_run_with_a_transform_is_submitted_to_spark_and_a_small_one_is_not(airflow, dsn, tmp_path):
+def test_a_run_is_submitted_to_the_spark_of_the_connection_and_without_one_runs_in_its_worker(airflow, dsn, tmp_path):
     write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "2.5"}')
     write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')
     without = run(airflow, "2026-03-01")
     with (airflow.pipelines / "readings.yaml").open("a") as file:
         file.write("transform: SELECT * FROM records WHERE n > 0\n")
 
-    submitted = run(airflow, "2026-03-02")
+    submitted = run(airflow, "2026-03-02", **SPARK)
 
     assert execute(dsn, "SELECT n, CAST(amount AS text) FROM readings ORDER BY n") == [
         (1, "1.50"),
@@ -350,7 +350,7 @@ def test_days_for_which_there_are_no_runs_are_reported(airflow, dsn, tmp_path):
     for day in ("2026-03-01", "2026-03-02", "undated"):
         write(tmp_path, day, '{"n": 1, "amount": "1.5"}')
         declared = replace(read_pipeline(airflow.pipelines / "readings.yaml", offered={"ds": day}), suite=None)
-        load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch(day), tasks=InThisProcess())
+        load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch(day), executor=InThisProcess())
 
     said = airflow.python(_APPLY, FOLDER=str(airflow.pipelines), ONCELOAD_HOME=str(airflow.home))
 
@@ -370,13 +370,13 @@ from datetime import timedelta
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from onceload_airflow.connections import ConnectionNotFound
 from onceload_airflow.hook import OnceloadHook
-from onceload_airflow.operators import Load
 from onceload_airflow.recovery import Approve
+from onceload_airflow.spark_submit import where_of
 
 for asked, refused in (
     (lambda: Approve(task_id="a", subject="s", response_timeout=timedelta(days=1)).execute_complete(
         {}, {"error": "too late.", "error_type": "timeout"}), AirflowFailException),
-    (lambda: Load(task_id="l", pipeline_file="", publishes=True, conn_id="none")._connection(), AirflowException),
+    (lambda: where_of("spark", "none"), AirflowException),
     (lambda: OnceloadHook().opened().__enter__(), ConnectionNotFound),
 ):
     try:
@@ -420,10 +420,11 @@ def test_a_run_that_cannot_be_started_just_now_is_tried_again_and_one_that_faile
 
 
 _ENGINES = """
-import os
+import json, os
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from onceload import Pipeline, Report
 from onceload_airflow.operators import Load
 
 at = datetime(2026, 3, 1, tzinfo=UTC)
@@ -432,45 +433,70 @@ run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, dat
 def run_command(self, command, *, env, cwd):
     program = os.path.basename(command[0]).partition(".")[0].rstrip("0123456789")
     (engine,) = (each.removeprefix("--engine=") for each in command if each.startswith("--engine="))
-    print("by", program, engine)
+    print("by", program, engine, env.get("ONCELOAD_SPARK"))
     return SimpleNamespace(exit_code=0)
 
+def load(self, *, engine, remote, **others):
+    print("by this process", engine, remote, self.settings.spark)
+    return Report(pipeline=self.name, batch="r", position=0)
+
 SubprocessHook.run_command = run_command
-asked_and_planned = (("auto", "local"), ("auto", "spark"), ("spark", "local"), ("local", "spark"), ("auto", "spark"))
-for number, (asked, planned) in enumerate(asked_and_planned):
-    Load.look = lambda self, context, batch: SimpleNamespace(engine=planned)
-    if number == 4:
-        os.environ["AIRFLOW_CONN_ONCELOAD_SPARK"] = "spark://elsewhere:7077"
-    load = Load(task_id="l", pipeline_file=os.environ["FILE"], publishes=True, engine=asked)
+Pipeline.load = load
+connections = {
+    "spark": {"conn_type": "spark", "host": "spark://elsewhere:7077"},
+    "connect": {"conn_type": "spark_connect", "host": "sc://elsewhere", "login": "ann", "password": "a;b"},
+}
+for engine, connection, spark in (
+    ("auto", None, None),
+    ("auto", "spark", None),
+    ("local", "spark", None),
+    ("auto", "connect", None),
+    ("auto", "connect", "sc://here:15002"),
+    ("local", None, "sc://here:15002"),
+):
+    wanted = {
+        "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps(connections[connection]) if connection else None,
+        "ONCELOAD_SPARK": spark,
+    }
+    for name, value in wanted.items():
+        os.environ.pop(name, None)
+        if value:
+            os.environ[name] = value
+    load = Load(task_id="l", pipeline_file=os.environ["FILE"], publishes=True, engine=engine)
     load.execute({"dag_run": run, "params": {}, "run_id": "r"})
 """
 
 
 @pytest.mark.long
-def test_a_large_load_is_submitted_to_spark_and_begins_before_that_is_up_unless_it_is_elsewhere(airflow):
+def test_a_load_runs_on_the_spark_that_the_environment_or_the_connection_names(airflow):
     said = airflow.python(_ENGINES, FILE=str(airflow.pipelines / "readings.yaml"))
 
-    ways = [line for line in said.stdout.splitlines() if line.startswith("by")]
-    by_spark = [f"by spark-submit {engine}" for engine in ("auto", "spark", "spark")]
-    assert ways == ["by python local", *by_spark[:2], "by python local", by_spark[2]], said.stderr
+    assert [line for line in said.stdout.splitlines() if line.startswith("by")] == [
+        "by this process auto None None",
+        "by spark-submit spark None",
+        "by this process local None None",
+        "by this process auto sc://elsewhere:15002/;user_id=ann;token=a%3Bb None",
+        "by this process auto None sc://here:15002",
+        "by this process local None sc://here:15002",
+    ], said.stderr
 
 
 _ONE_PROCESS = """
 import os
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from onceload import Pipeline, Report
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.operators import Load
 
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 
-def run_command(self, command, *, env, cwd):
-    print(env["ONCELOAD_DSN"])
-    return SimpleNamespace(exit_code=0)
+def load(self, **how):
+    print(self.settings.dsn)
+    return Report(pipeline=self.name, batch="r", position=0)
 
-SubprocessHook.run_command = run_command
+Pipeline.load = load
 load = Load(task_id="l", pipeline_file=os.environ["FILE"], publishes=True, engine="spark", onceload_conn_id="other")
 load.execute({"dag_run": run, "params": {}, "run_id": "r"})
 print(OnceloadHook().settings.dsn)
@@ -484,24 +510,30 @@ def test_a_task_of_another_database_leads_no_later_one_of_its_process_there(airf
 
     said = airflow.python(_ONE_PROCESS, ONCELOAD_DSN="", FILE=file, **connections)
 
-    assert said.stdout.splitlines()[-2:] == ["postgresql://three:5432/c", "postgresql://two:5432/b"], said.stderr
+    used = [line for line in said.stdout.splitlines() if line.startswith("postgresql:")]
+    assert used == ["postgresql://three:5432/c", "postgresql://two:5432/b"], said.stderr
 
 
 _WHICH_LEVEL = """
-import os
+import logging, os
+from pathlib import Path
+from onceload.pipeline_file import read_pipeline
 from onceload_airflow.hook import OnceloadHook
 
+declared = read_pipeline(Path(os.environ["FILE"]), offered={"ds": "2026-03-01"})
 for level in ("", "warning", "debug"):
     os.environ["ONCELOAD_LOG"] = level
-    print(OnceloadHook().environment()["ONCELOAD_LOG"])
+    OnceloadHook().pipeline(declared)
+    shown = logging.getLevelName(logging.getLogger("onceload").level).lower()
+    print(OnceloadHook().environment()["ONCELOAD_LOG"], shown)
 """
 
 
 @pytest.mark.long
 def test_a_load_under_airflow_logs_at_info_unless_another_level_is_set(airflow):
-    said = airflow.python(_WHICH_LEVEL)
+    said = airflow.python(_WHICH_LEVEL, FILE=str(airflow.pipelines / "readings.yaml"))
 
-    assert said.stdout.splitlines()[-3:] == ["info", "warning", "debug"], said.stderr
+    assert said.stdout.splitlines()[-3:] == ["info info", "warning warning", "debug debug"], said.stderr
 
 
 _WHICH_DATABASE = """

@@ -30,6 +30,7 @@ from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
+from tests.spark_pages import jobs_of
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.long(minutes=5)
@@ -361,7 +362,7 @@ def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(runn
     api.run("ingest__shown", "blocked")
     links = {
         (run, task): api.ask(f"/api/v2/dags/ingest__shown/dagRuns/{run}/taskInstances/{task}/links")["extra_links"]
-        for run, task in (("good", "publish"), ("blocked", "audit"))
+        for run, task in (("good", "load"), ("good", "publish"), ("blocked", "audit"))
     }
 
     ledger, headers = api.page(links["good", "publish"]["Ledger position"])
@@ -370,6 +371,9 @@ def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(runn
 
     assert re.search(r">a\.jsonl</a></th><td class=\"number\">1</td><td>\{\[0,9\)\}</td>", ledger)
     assert f"{running.address}/dags/ingest__shown/runs/good" in ledger
+    assert links["good", "load"]["Spark"] == running.spark_ui
+    assert f'<a class="outside" href="{running.spark_ui}">spark (ONCELOAD_SPARK sc://localhost:' in ledger
+    assert "shown good" in {job.get("description") for job in jobs_of(running.spark_ui)}
     assert headers["Content-Security-Policy"].startswith("default-src 'none';")
     assert "<td>b.jsonl 0: -4</td>" in audit
     assert "&lt;script&gt;" in injected

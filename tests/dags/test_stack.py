@@ -10,7 +10,7 @@ from contextlib import closing
 import psutil
 import pytest
 
-from onceload import parts, stack
+from onceload import parts, services, stack
 
 #: A part whose child, in a group of its own, has a child that ignores SIGTERM.
 _PART = """
@@ -59,8 +59,8 @@ def test_a_secret_is_written_whole_or_not_at_all(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
     try:
         with pytest.raises(OSError, match="too large"):
-            stack.secret_in(tmp_path / "api.secret")
+            services.secret_in(tmp_path / "api.secret")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    assert len(stack.secret_in(tmp_path / "api.secret")) > 30
+    assert len(services.secret_in(tmp_path / "api.secret")) > 30

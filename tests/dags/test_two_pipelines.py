@@ -58,7 +58,7 @@ def reported(tmp_path, dsn):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.jsonl").write_text('{"n": 1}\n')
     declared = read_pipeline(tmp_path / "customers.yaml", offered={})
-    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())
+    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), executor=InThisProcess())
     (tmp_path / "customers" / "a.jsonl").write_text('{"n": 2}\n')
     (tmp_path / "customers" / "b.jsonl").write_text('{"n": 3, "city": "Ulm"}\n')
     (tmp_path / "orders" / "b.jsonl").write_text('{"n": 4, "total": 5}\n')

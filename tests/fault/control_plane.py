@@ -304,14 +304,10 @@ class _AtWork:
                 return cls(task=task, process=process, worker=worker, scheduler=scheduler)
         return None
 
-    def drivers(self) -> list[psutil.Process | None]:
-        """The load, with the JVM that runs it or the processes that it runs: any of them may be the one that dies."""
+    def drivers(self) -> list[psutil.Process]:
+        """The JVM that a load is submitted to, or the processes that read for it; without these, the task itself."""
         with suppress(psutil.NoSuchProcess):
-            for process in self.process.children(recursive=True):
-                if process.name() == "java":
-                    return [process, *filter(_is_ours, process.children())]
-                if _is_ours(process):
-                    return [process, *process.children(recursive=True)]
+            return list(filter(_is_ours, self.process.children(recursive=True))) or [self.process]
         return []
 
 
@@ -475,7 +471,7 @@ class Lane:
         mine = f"pipeline.name = '{self.kind}'"
         match moment:
             case Moment.LAUNCHED:
-                return at_work.task == "load" and len(at_work.drivers()) > 1
+                return at_work.task == "load" and bool(at_work.drivers())
             case Moment.PLANNING:
                 return at_work.task == "load" and self._is_any(
                     f"session JOIN onceload.pipeline USING (pipeline_id) WHERE {mine} AND session.name = '{run}/plan'"
@@ -555,7 +551,7 @@ _TASKS = "SELECT task_id, state, try_number FROM task_instance WHERE run_id = '{
 def _is_ours(process: psutil.Process) -> bool:
     """Spark's script may leave a zombie to the JVM, which stays as long as the JVM and has no command line."""
     with suppress(psutil.NoSuchProcess):
-        return cli.__package__ in " ".join(process.cmdline())
+        return process.name() == "java" or cli.__package__ in " ".join(process.cmdline())
     return False
 
 

@@ -8,7 +8,7 @@ import pytest
 from onceload.cli import main
 from onceload_core.advice import ROWS_OF_A_PROGRAM, Ways
 from onceload_core.commands import PIPELINE_FILE
-from onceload_core.declaration import Declaration
+from onceload_core.declaration import ORDER, Declaration
 from onceload_core.errors import ExitCode
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from tests.servers import execute
@@ -220,6 +220,8 @@ def test_rows_of_a_program_are_given_again_and_late_rows_overwrite_none():
     assert instead_of() == "write the fixed records into a new file below source.path, and load that file"
     assert "into a new file" not in instead_of(**{"source.path": f"{ROWS_OF_A_PROGRAM})"})
     assert "whose key no later record has" in instead_of(target=merge)
+    ordered = Declaration(terms={ORDER: "ordered"}, rest={"source.path": "landing/*"})
+    assert "a separate pipeline file that declares order: any" in Ways.of(ordered).instead_of_retry()
 
 
 def test_a_record_whose_file_was_loaded_again_can_only_be_discarded(shell, tmp_path, dsn):

@@ -131,7 +131,7 @@ def test_doctor_checks_everything_and_prints_how_to_fix_it(empty_dsn):
     assert before.returncode == 2
     assert "Run `onceload init`" in before.stderr
     assert [check["name"] for check in json.loads(after.stdout)["checks"]] == [
-        "python", "java", "disk", "database", "clock", "schema", "rights",
+        "python", "java", "pyspark", "disk", "database", "clock", "schema", "rights",
     ]  # fmt: skip
     assert after.returncode == 0, after.stderr
 
@@ -141,5 +141,5 @@ def test_doctor_goes_on_without_java_and_without_a_database(tmp_path):
 
     checks = {check["name"]: check["healthy"] for check in json.loads(done.stdout)["checks"]}
     assert done.returncode == 2
-    assert checks == {"python": True, "java": False, "disk": True, "database": False}
+    assert checks == {"python": True, "java": False, "pyspark": True, "disk": True, "database": False}
     assert "openjdk-17" in done.stderr

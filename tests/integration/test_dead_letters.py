@@ -54,7 +54,7 @@ def take_over(board, _engine, _handed):
 
 
 def end_batch(board, _engine, _handed):
-    board.end_batch(BATCH, reason="the load failed")
+    board.end_earlier(BATCH, reason="the load failed")
 
 
 @pytest.mark.parametrize("end", [fail, lose_heartbeat, take_over, end_batch])

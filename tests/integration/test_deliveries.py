@@ -5,15 +5,15 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
 from onceload_core.delivery import Mode, Rules, State
-from onceload_core.errors import DeliveryTakenAway, SessionFenced, SettingRefused
+from onceload_core.errors import DeliveryTakenAway, SessionFenced
 from onceload_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
 from onceload_core.pipeline import Pipeline
-from onceload_core.ports import Advance, Claim, Commit, Session
+from onceload_core.ports import Advance, Commit, Session
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.by_hand import abandon, redrive
 from onceload_core.postgres.deliveries import Handed, PostgresDeliveries
@@ -223,125 +223,10 @@ class Twins:
         return True
 
 
-class StagedTwins(Twins):
-    """The same for batches that are published at once: deliveries that depend on the claim of their planner."""
-
-    def __init__(self, engine: Engine, number: int) -> None:
-        self.claim: Claim | None = None
-        self.in_batch: set[DeliveryId] = set()
-        super().__init__(engine, Mode.SHARED, number)
-
-    def offer(self, first: int, second: int) -> None:
-        """Plan a batch, or begin it again, which withdraws all that was handed out of it."""
-        if self.claim is None:
-            planner = self.ledger.open_session(self.name, session_of(BATCH, "plan"))
-            start = 10 * next(self.ends)
-            spans = {producer: SpanSet.of((start, start + 10)) for producer in self.producers}
-            self.claim = self.ledger.claim(planner, spans, batch=BATCH, lease_s=60)
-        work = [(each % 3,) for each in range(first, first + 1 + second % 3)]
-        offers = [Offer(spans={self.producers[each]: SpanSet.of((0, 1))}, work=str(each)) for (each,) in work]
-        self.board.offer_batch(self.claim, offers, batch=BATCH)
-        self._withdraw_in_model()
-        self._offer_in_model(work)
-        self.in_batch = set(list(self.model.deliveries)[-len(work) :])
-
-    def _taken(self, life: Session) -> Handed | None:
-        assert self.board.take_staged(life, lost=[BATCH]) is None
-        assert self.board.take(life) is None
-        return self.board.take_staged(life)
-
-    def take(self, which: int, second: int) -> None:
-        """There is always something to take: the next batch, when one has ended."""
-        if self.claim is None:
-            self.offer(which, second)
-        super().take(which, second)
-
-    def stage(self, number: int, _: int) -> None:
-        self._end(number, self.board.stage, machine.stage)
-
-    def take_and_stage(self, which: int, second: int) -> None:
-        self.take(which, second)
-        self.stage(0, 0)
-
-    def take_and_fail(self, which: int, second: int) -> None:
-        """As often as it may."""
-        for _ in range(TRIES):
-            self.take(which, second)
-            self.nack(0, 0)
-
-    def take_twice(self, which: int, second: int) -> None:
-        """Under one name: what the earlier life says of it is late."""
-        which %= 3
-        self.take(which, second)
-        self.open(which, 0)
-        self.take([life.name for life in self._latest()].index(SessionName("abc"[which])), 0)
-        self.stage(1, 0)
-
-    def publish(self, _: int, __: int) -> None:
-        """Publish a batch of which all is staged, but for dead letters, which outlive it."""
-        states = {self.model.deliveries[each].state for each in self.in_batch}
-        if self.claim is None or not states <= {State.STAGED, State.DEAD}:
-            return
-        event(f"published, with dead letters: {State.DEAD in states}")
-        self.board.detach_dead_letters(self.claim)
-        advance = Advance(producer_id=self.producers[0], spans=SpanSet())
-        self.ledger.commit(
-            Commit(
-                session=self.claim.session,
-                batch=BATCH,
-                advances=(advance,),
-                write_rows=lambda _: 0,
-                claim=self.claim,
-            )
-        )
-        for each in self._in_batch(State.STAGED):
-            self.model = machine.publish(self.model, each)
-        self.claim, self.in_batch = None, set()
-
-    def give_up(self, _: int, __: int) -> None:
-        """The publisher of the batch leaves."""
-        if self.claim is not None:
-            event("given up")
-            self.ledger.release(self.claim)
-            self._withdraw_in_model()
-            self.claim = None
-
-    def _withdraw_in_model(self) -> None:
-        for each in self._in_batch(State.WAITING, State.HELD, State.STAGED):
-            self.model = machine.withdraw(self.model, each)
-        for each in self._in_batch(State.DEAD):
-            self.model = machine.abandon(self.model, each)
-        self.in_batch = set()
-
-    def _in_batch(self, *states: State) -> list[DeliveryId]:
-        return [each for each in sorted(self.in_batch) if self.model.deliveries[each].state in states]
-
-    def by_hand(self, number: int, _: int) -> None:
-        """What belongs to a batch is not to be changed by hand; a dead letter that outlived it is planned again."""
-        there = [each.id for each in self.model.deliveries.values() if each.state is State.DEAD]
-        chosen = there[number % len(there)] if there else None
-        if chosen in self.in_batch:
-            with pytest.raises(SettingRefused, match="a delivery of no running batch"):
-                redrive(self.engine, self.name, self.ids[chosen], by="ann")
-        elif chosen is not None:
-            redrive(self.engine, self.name, self.ids[chosen], by="ann")
-            self.model = machine.abandon(self.model, chosen)
-
-
 Move = Callable[[Twins, int, int], None]
 RARE: list[Move] = [Twins.open, Twins.wait, Twins.expire, Twins.renew, Twins.close, Twins.redrive, Twins.abandon]
 MOVES: list[Move] = [*RARE, *2 * [Twins.offer, Twins.ack, Twins.nack], *5 * [Twins.take]]
 steps = st.tuples(st.sampled_from(MOVES), st.integers(0, 7), st.integers(0, 7))
-StagedMove = Callable[[StagedTwins, int, int], None]
-STAGED_MOVES: list[StagedMove] = [
-    *(StagedTwins.wait, StagedTwins.expire, StagedTwins.renew, StagedTwins.close),
-    *(StagedTwins.offer, StagedTwins.give_up, StagedTwins.by_hand),
-    *2 * [StagedTwins.open],
-    *3 * [StagedTwins.stage, StagedTwins.nack, StagedTwins.publish],
-    *2 * [StagedTwins.take_and_fail, StagedTwins.take_twice],
-    *4 * [StagedTwins.take, StagedTwins.take_and_stage],
-]
-staged_steps = st.tuples(st.sampled_from(STAGED_MOVES), st.integers(0, 7), st.integers(0, 7))
 numbers = count()
 
 
@@ -385,21 +270,6 @@ def test_an_earlier_epoch_of_a_session_gets_no_delivery(engine: Engine, mode: Mo
 @given(history=st.lists(steps, min_size=10, max_size=30))
 def test_any_history_is_that_of_the_machine(engine: Engine, mode: Mode, history: list[tuple[Move, int, int]]) -> None:
     twins = Twins(engine, mode, next(numbers))
-    twins.check()
-    for step, first, second in history:
-        step(twins, first, second)
-        twins.check()
-
-
-@settings(
-    examples(60),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(history=st.lists(staged_steps, min_size=10, max_size=40))
-def test_any_history_of_a_batch_is_that_of_the_machine(
-    engine: Engine, history: list[tuple[StagedMove, int, int]]
-) -> None:
-    twins = StagedTwins(engine, next(numbers))
     twins.check()
     for step, first, second in history:
         step(twins, first, second)

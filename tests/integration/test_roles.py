@@ -274,7 +274,7 @@ def stage(declared, dsn, batch):
     from onceload_jobs.load.settings import LoadSettings
 
     settings = LoadSettings(ledger=LedgerSettings(dsn=dsn), wait_s=0)
-    return load(declared, settings, batch=Batch(batch), tasks=InThisProcess())
+    return load(declared, settings, batch=Batch(batch), executor=InThisProcess())
 
 
 def test_a_member_of_the_owner_role_brings_the_schema_up_to_date(dsn):

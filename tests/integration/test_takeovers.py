@@ -15,8 +15,9 @@ from onceload_core.names import Batch, Position
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit, CommitStep, Session
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
-from onceload_core.postgres.commit import SQL, get_pipeline
+from onceload_core.postgres.commit import SQL
 from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.postgres.sessions import open_session, session_of
 from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
@@ -94,8 +95,8 @@ def take_over(board: PostgresDeliveries, session: Session) -> None:
     board.open_session(session.name)
 
 
-def end_batch(board: PostgresDeliveries, _session: Session) -> None:
-    board.end_batch(BATCH, reason=None)
+def end_batch(board: PostgresDeliveries, session: Session) -> None:
+    board.end_batch(BATCH, life=session)
 
 
 @pytest.mark.parametrize("end", [take_over, end_batch])
@@ -208,7 +209,43 @@ def test_a_worker_needs_one_connection(dsn: str, ledger: PostgresLedger) -> None
     assert board.take(session) is None
     board.renew(session)
     board.close_session(session)
-    board.end_batch(BATCH, reason=None)
+    board.end_batch(BATCH, life=session)
 
     engine.dispose()
     assert len(opened) == 1
+
+
+def test_what_a_worker_takes_while_its_batch_ends_waits_again(engine, board, session):
+    """The end of the batch waits for the worker, and sees what that has committed meanwhile."""
+    with engine.begin() as connection:
+        offered = {"pipeline_id": pipeline_id_of(connection), "batch": BATCH}
+        connection.execute(
+            text(
+                "INSERT INTO onceload.delivery (pipeline_id, batch, state, work)"
+                " VALUES (:pipeline_id, :batch, 'waiting', '{}')"
+            ),
+            offered,
+        )
+    with engine.connect() as taking, ThreadPoolExecutor(1) as thread:
+        taking.execute(
+            text(
+                "UPDATE onceload.session SET lease_until = clock_timestamp() + interval '1 hour' WHERE epoch = :epoch"
+            ),
+            {"epoch": session.epoch},
+        )
+        taking.execute(
+            text(
+                "UPDATE onceload.delivery SET state = 'held', session_id = session.session_id, epoch = session.epoch,"
+                " deadline_at = session.lease_until, tries = 1 FROM onceload.session WHERE session.epoch = :epoch"
+            ),
+            {"epoch": session.epoch},
+        )
+        backend = taking.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        ended = thread.submit(board.end_batch, BATCH, life=session)
+        wait_until_blocked_by(engine, backend, ended)
+        taking.commit()
+        ended.result()
+
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT state, epoch, tries FROM onceload.delivery")).one()
+    assert tuple(found) == ("waiting", None, 0)

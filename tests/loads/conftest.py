@@ -3,7 +3,8 @@
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,18 @@ import onceload
 from onceload.cli import main
 from onceload.runs import Found, look
 from onceload.settings import Settings
-from onceload_core.names import Batch, SessionName
+from onceload_core.names import Batch
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.quarantine import Fix, Selection, find_records
-from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note
+from onceload_jobs.executor.executor import Died, Outcome, called
+from onceload_jobs.executor.in_process import InProcessExecutor
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
-from onceload_jobs.pipeline.declared import Declared, Format, Identity, Publish, Source, Target, UnknownFields
-from onceload_jobs.read.board_work import Delivery
+from onceload_jobs.pipeline.declared import Declared, Format, Identity, Publish, Source, Target, UnknownFields, Write
 from onceload_jobs.recover.retry import retry
-from onceload_jobs.work.session import work
 from tests.servers import as_member, execute, of_member, temporary_database
 
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
@@ -49,28 +48,43 @@ def tasks():
     # Most tests need none of this, and it is slow to import.
     from pyspark.sql import SparkSession
 
-    from onceload_jobs.work.spark.tasks import SparkTasks
+    from onceload_jobs.work.spark.classic import ClassicSpark
 
     # These loads are small: less compiling of the JVM's code outweighs slower code.
     options = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-    with SparkTasks.started("tests", "local[2,4]", options) as tasks:
+    with ClassicSpark.started("tests", "local[2,4]", options) as tasks:
         SparkSession.builder.getOrCreate().range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
         yield tasks
 
 
-class InThisProcess:
-    """What Spark's tasks do, one after the other."""
+class WorkerKilled(BaseException):
+    """A worker is dead; its load goes on."""
 
-    slots = 1
 
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        return [note for name in sessions for note in work(job, name)]
+class InThisProcess(InProcessExecutor):
+    """What workers do, one after the other, and what happens before and after it."""
 
-    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        raise NotImplementedError
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        self.begins()
+        for number, item in enumerate(items):
+            yield number, self._called(function, item)
+        self.ends()
 
-    def writing(self, job: Job) -> Job:
-        return job
+    def _called(self, function: Callable[[Any], Any], item: Any) -> Outcome:
+        try:
+            return copy_context().run(called, function, item)
+        except WorkerKilled:
+            self.was_killed()
+            return Died("its process was killed")
+
+    def begins(self) -> None:
+        """Called before any worker reads."""
+
+    def ends(self) -> None:
+        """Called when all workers are done."""
+
+    def was_killed(self) -> None:
+        """Called when a worker is dead, before its work is tried again."""
 
 
 def line(number: int, amount: object = "1.50", note: str | None = "x") -> str:
@@ -87,12 +101,14 @@ class Loads:
     dsn: str
     admin_dsn: str
     declared: Declared
+    #: Where rows wait to be copied.
+    stage: str | None = None
 
     def load(self, *, batch: str | None = None, **changes: Any) -> Report:
         # A session that holds something here releases it only when this load has ended.
-        settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0)
+        settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0, stage=self.stage)
         declared = replace(self.declared, **changes)
-        return load(declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())
+        return load(declared, settings, batch=Batch(batch) if batch else new_batch(), executor=InThisProcess())
 
     def look(self, declared: Declared | None = None, **asked: Any) -> Found:
         """What a scheduler finds before a load."""
@@ -120,6 +136,11 @@ class Loads:
     @property
     def ledger(self) -> PostgresLedger:
         return PostgresLedger(self.engine)
+
+
+def through_a_table(declared: Declared) -> Declared:
+    """The same, with rows on which SQL has to work."""
+    return replace(declared, target=replace(declared.target, write=Write.MERGE, key=("id",)))
 
 
 def declared_for(folder: Path, *, columns: dict[str, str] = COLUMNS, pattern: str = "**/*.jsonl*") -> Declared:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy import text
@@ -16,8 +16,6 @@ from onceload_core.errors import DatabaseLost
 from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_core.postgres.deliveries import Handed, PostgresDeliveries
-from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note
 from onceload_jobs.load.consume import consume
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
@@ -104,8 +102,7 @@ class Board:
     def take(self, name: str) -> Handed:
         session = self.board.open_session(SessionName(name))
         assert session
-        take = self.board.take if self.loads.declared.is_direct else self.board.take_staged
-        handed = take(session)
+        handed = self.board.take(session)
         assert handed
         return handed
 
@@ -117,14 +114,21 @@ class Board:
 def offered(loads: Loads) -> Board:
     """Everything is offered, and no session has taken anything yet."""
 
-    class Unreachable(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            del job, sessions
-            raise DatabaseLost("working", "there is no server")
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise DatabaseLost("working", "there is no server")
 
-    with pytest.raises(DatabaseLost):
-        load(loads.declared, settings(loads), batch=new_batch(), tasks=Unreachable())
+    with pytest.MonkeyPatch.context() as patched:
+        for how in ("work", "run_sessions"):
+            patched.setattr(f"onceload_jobs.load.sessions.{how}", fail)
+        with pytest.raises(DatabaseLost):
+            load(loads.declared, as_consumer(loads), batch=new_batch(), executor=InThisProcess())
     return Board(loads)
+
+
+def as_consumer(loads: Loads, **changes: Any) -> LoadSettings:
+    """A consumer hands out what it finds also where there is no order."""
+    session = None if loads.declared.delivery.mode is Mode.SESSION else SessionName("consumer")
+    return replace(settings(loads), session=session, **changes)
 
 
 def check_order(loads: Loads, mode: Mode) -> None:

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,13 +14,10 @@ import pytest
 from onceload_core.errors import NotAlone
 from onceload_core.names import Batch, SessionName
 from onceload_core.postgres import LedgerSettings
-from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order
-from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.stage import _sweep
-from onceload_jobs.files.notes import Note
+from onceload_jobs.batch.stage import sweep
 from onceload_jobs.load import offering
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
@@ -32,18 +29,18 @@ from onceload_jobs.pipeline.declared import (
     OnRewrite,
     Publish,
     RecordProducer,
-    UnknownFields,
     Write,
 )
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.plan import make_plan
+from onceload_jobs.publish import copy_pieces
 from onceload_jobs.publish.merge import merge_in
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.work import load_delivery as loading
-from onceload_jobs.write import find_refused
-from onceload_jobs.write.find_refused import refused_rows
+from onceload_jobs.write import kept_alive
+from onceload_jobs.write.find_refused import offer_rows
 from onceload_jobs.write.target import ensure_target
-from tests.loads.conftest import InThisProcess, Loads, line
+from tests.loads.conftest import InThisProcess, Loads, line, through_a_table
 from tests.servers import execute
 from tests.waiting import until
 
@@ -55,16 +52,16 @@ class Meanwhile(InThisProcess):
     before: Callable[[], object] = lambda: None
     after: Callable[[], object] = lambda: None
 
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+    def begins(self) -> None:
         self.before()
-        notes = super().run(job, sessions)
+
+    def ends(self) -> None:
         self.after()
-        return notes
 
 
 def load_with(loads: Loads, tasks: Meanwhile) -> Report:
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
-    return load(loads.declared, settings, batch=new_batch(), tasks=tasks)
+    return load(loads.declared, settings, batch=new_batch(), executor=tasks)
 
 
 def declare(loads: Loads, *, columns: dict[str, str], **changes: Any) -> None:
@@ -360,7 +357,7 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
         wait_for_blocked_session(loads)
         return merged
 
-    monkeypatch.setattr("onceload_jobs.publish.publish.merge_in", merge_while_it_is_retried)
+    monkeypatch.setattr("onceload_jobs.publish.table_road.merge_in", merge_while_it_is_retried)
     loads.load()
     retrying.join()
 
@@ -374,10 +371,8 @@ def wait_for_blocked_session(loads: Loads) -> None:
 
 @STAGED
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
-@pytest.mark.parametrize("is_by_message", [False, True])
-def test_a_stage_whose_holder_was_ended_by_hand_is_staged_again(loads, when, is_by_message):
-    if is_by_message:
-        loads.declared = replace(loads.declared, message_id=MessageId(columns=("id",), keep_days=1))
+def test_a_stage_whose_holder_was_ended_by_hand_is_staged_again(loads, when):
+    loads.declared = through_a_table(loads.declared)
     loads.write("a.jsonl", lines(1, 2))
     ended: list[object] = []
 
@@ -392,27 +387,49 @@ def test_a_stage_whose_holder_was_ended_by_hand_is_staged_again(loads, when, is_
 
 
 @STAGED
-def test_a_load_outlives_all_its_connections_before_it_offers_its_batch(loads, monkeypatch):
+@pytest.mark.parametrize("road", ["batch", "table"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_load_outlives_all_its_connections(loads, road, when):
     """A crash of the server leaves old connections in the pool. Each fails only when it is used."""
+    if road == "table":
+        loads.declared = through_a_table(loads.declared)
     loads.write("a.jsonl", lines(1, 2))
     ended: list[tuple[Any, ...]] = []
-    offer_batch = PostgresDeliveries.offer_batch
 
-    def end_all_first(self: PostgresDeliveries, *arguments: Any, **named: Any) -> None:
+    def end_all_once() -> None:
         if not ended:
-            with self._engine.connect():
-                pass
             ended.extend(execute(loads.admin_dsn, _END_ALL))
-        offer_batch(self, *arguments, **named)
+            loads.engine.dispose()
 
-    monkeypatch.setattr(PostgresDeliveries, "offer_batch", end_all_first)
-    # Such a load copies nothing early, so no other connection notices the crash first.
-    report = loads.load(unknown_fields=UnknownFields.ADD)
+    report = load_with(loads, Meanwhile(**{when: end_all_once}))
 
     assert ended
     assert (report.loaded, loads.rows()) == (2, [1, 2])
 
 
+@STAGED
+def test_a_transaction_that_waits_for_its_workers_is_kept(loads, monkeypatch):
+    """The server ends one that is idle for too long."""
+    monkeypatch.setattr(kept_alive, "_EVERY_S", 0.05)
+    loads.write("a.jsonl", lines(1, 2))
+    ledger, seen = LedgerSettings(dsn=loads.dsn, idle_timeout_s=0.5), list[object]()
+
+    class Slow(InThisProcess):
+        def ends(self) -> None:
+            waits = "SELECT bool_or(clock_timestamp() - xact_start > interval '1 s') FROM pg_stat_activity"
+            ended = until(
+                lambda: loads.ask(f"{waits} WHERE state LIKE 'idle in transaction%'") in ([(True,)], [(None,)])
+            )
+            seen.append(ended)
+
+    report = load(loads.declared, LoadSettings(ledger=ledger, wait_s=0), batch=new_batch(), executor=Slow())
+
+    assert (len(seen), report.loaded, loads.rows()) == (1, 2, [1, 2])
+
+
+_OPEN_FOR_A_SECOND = """
+SELECT bool_or(clock_timestamp() - xact_start > interval '1 s') FROM pg_stat_activity
+ WHERE datname = current_database() AND state LIKE 'idle in transaction%'"""
 _END_ALL = (
     "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -421,18 +438,20 @@ _END_ALL = (
 
 @STAGED
 def test_a_stage_that_is_lost_while_refused_rows_are_looked_for_is_staged_again(loads, monkeypatch):
+    loads.declared = replace(loads.declared, message_id=MessageId(columns=("id",), keep_days=1))
     loads.load()
-    ensure_target(loads.engine, loads.declared, columns=loads.declared.columns)
+    ensure_target(loads.engine, loads.declared, columns=loads.declared.columns, is_recorded=False)
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE target ADD CHECK (id < 100)")
     loads.write("a.jsonl", lines(1, 200))
 
     def lose_stage(*arguments, **named):
-        monkeypatch.setattr(find_refused, "refused_rows", refused_rows)
-        assert end_holder_and_sweep(loads) == [(True,)]
-        return refused_rows(*arguments, **named)
+        monkeypatch.setattr(copy_pieces, "offer_rows", offer_rows)
+        execute(loads.admin_dsn, _END_ALL)
+        loads.engine.dispose()
+        return offer_rows(*arguments, **named)
 
-    monkeypatch.setattr(find_refused, "refused_rows", lose_stage)
+    monkeypatch.setattr(copy_pieces, "offer_rows", lose_stage)
     report = loads.load()
 
     assert (report.loaded, report.quarantined, loads.rows()) == (1, 1, [1])
@@ -444,8 +463,7 @@ def end_holder_and_sweep(loads: Loads) -> list[tuple[Any, ...]]:
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
         " WHERE locktype = 'advisory' AND datname = current_database()",
     )
-    with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
-        _sweep(holder)
+    sweep(loads.engine)
     return ended
 
 
@@ -454,16 +472,19 @@ def test_a_stage_is_held_for_as_long_as_it_is_filled_whatever_the_server_does_to
     ((name,),) = loads.ask("SELECT current_database()")
     execute(loads.admin_dsn, f'ALTER DATABASE "{name}" SET idle_session_timeout = 500')
     loads.engine.dispose()
+    loads.declared = through_a_table(loads.declared)
     loads.write("a.jsonl", lines(1, 2))
 
-    def sweep():
+    def sweep_later():
         with closing(psycopg2.connect(loads.dsn)) as idle:
             there = f"SELECT 1 FROM pg_stat_activity WHERE pid = {idle.info.backend_pid}"
             until(lambda: not execute(loads.admin_dsn, there), "the server ends an idle session")
         # By now it would have ended one that was opened before, and says nothing.
-        with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
-            _sweep(holder)
+        swept.append(sweep(loads.engine))
 
-    load_with(loads, Meanwhile(before=sweep))
+    swept: list[int] = []
+    load_with(loads, Meanwhile(after=sweep_later))
+
+    assert swept == [0]
 
     assert loads.rows() == [1, 2]

@@ -89,7 +89,7 @@ def staged(loads: Loads) -> Loads:
 
 def keep(loads: Loads, batch: str) -> None:
     how = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=False)
-    loading.load(loads.declared, how, batch=Batch(batch), tasks=InThisProcess())
+    loading.load(loads.declared, how, batch=Batch(batch), executor=InThisProcess())
 
 
 def publish(loads: Loads, batch: str) -> None:
@@ -263,7 +263,7 @@ def test_a_load_of_one_file_has_not_looked_at_the_others(loads):
     loads.write("b.jsonl", line(2))
     how = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, choice=Choice(files=("a.jsonl",)))
 
-    loading.load(loads.declared, how, batch=Batch("one"), tasks=InThisProcess())
+    loading.load(loads.declared, how, batch=Batch("one"), executor=InThisProcess())
 
     assert before.looked_at is not None
     assert find_left(loads.engine, "events") == before

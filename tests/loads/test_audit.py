@@ -197,9 +197,9 @@ def test_audited_is_what_would_be_published(audited):
     audited.write("a.jsonl", line(1) + line(1) + line(2))
     settings = settings_of(audited)
 
-    first = load(declared, settings, batch=Batch("first"), tasks=InThisProcess())
+    first = load(declared, settings, batch=Batch("first"), executor=InThisProcess())
     audited.write("b.jsonl", line(2) + line(3))
-    again = load(declared, settings, batch=Batch("again"), tasks=InThisProcess())
+    again = load(declared, settings, batch=Batch("again"), executor=InThisProcess())
 
     assert (first.loaded, again.loaded, again.duplicates) == (2, 1, 1)
     assert audited.ask("SELECT rows FROM onceload.audit ORDER BY audit_id") == [(2,), (1,)]
@@ -208,10 +208,10 @@ def test_audited_is_what_would_be_published(audited):
 def test_nothing_new_meets_every_suite(audited):
     declared = replace(audited.declared, producer=RecordProducer(name="note", sequence="id"))
     audited.write("a.jsonl", line(1, amount="3.00"))
-    load(declared, settings_of(audited), batch=Batch("first"), tasks=InThisProcess())
+    load(declared, settings_of(audited), batch=Batch("first"), executor=InThisProcess())
     audited.write("b.jsonl", line(1, amount="-3.00"))
 
-    assert load(declared, settings_of(audited), batch=Batch("again"), tasks=InThisProcess()).duplicates == 1
+    assert load(declared, settings_of(audited), batch=Batch("again"), executor=InThisProcess()).duplicates == 1
 
 
 @pytest.mark.parametrize(

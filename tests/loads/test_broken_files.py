@@ -3,7 +3,7 @@
 import gzip
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,7 @@ import zstandard
 
 from onceload.cli import main
 from onceload_core.errors import ExitCode
-from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -59,14 +56,11 @@ def load_without_tasks(loads: Loads, **changes: Any) -> Report:
     """A load that finds nothing new, so that it must not ask any worker to read."""
 
     class NoTasks(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            raise AssertionError(f"there is nothing to read, but {sessions} should")
-
-        def writing(self, job: Job) -> Job:
-            raise AssertionError("nothing is to be written")
+        def begins(self) -> None:
+            raise AssertionError("there is nothing to read")
 
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
-    return load(replace(loads.declared, **changes), settings, batch=new_batch(), tasks=NoTasks())
+    return load(replace(loads.declared, **changes), settings, batch=new_batch(), executor=NoTasks())
 
 
 def parquet(first: int, count: int, **kwargs: Any) -> bytes:

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceload_jobs.batch.pieces import is_whole
 from onceload_jobs.formats.parquet import footers
 from onceload_jobs.formats.parquet.footers import read_row_groups
 from onceload_jobs.formats.parquet.rows import read_parquet
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
+from onceload_jobs.publish.completeness import half_read
 from onceload_jobs.read import checked_parts as reading
 from onceload_jobs.read import rows
 from onceload_jobs.read.parts import parts_of
@@ -192,10 +192,10 @@ def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
 
     def grown(*arguments, **named):
         path.write_bytes(gzip.compress(line(1).encode()[:-1]) + gzip.compress((more + line(3)).encode()))
-        return is_whole(*arguments, **named)
+        return half_read(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.load.staged.staged_batch.is_whole", grown)
+        patched.setattr("onceload_jobs.load.staged.staged_batch.half_read", grown)
         report = loads.load(source=source)
 
     assert ([note.name for note in report.notes], loads.rows()) == (noted, rows)
@@ -224,10 +224,10 @@ def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
 
     def grown(*arguments, **named):
         path.write_bytes(b"1\n12" + more)
-        return is_whole(*arguments, **named)
+        return half_read(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.load.staged.staged_batch.is_whole", grown)
+        patched.setattr("onceload_jobs.load.staged.staged_batch.half_read", grown)
         report = loads.load(columns=columns, source=source)
 
     assert [(note.name, note.needs_a_person) for note in report.notes] == [(name, False) for name in noted]

@@ -37,7 +37,7 @@ def settings_of(loads, *, files=(), replaces=False, publishes=True, accepted=Fal
 
 def load_chosen(loads, *files, replaces=False, batch=None, publishes=True, accepted=False):
     settings = settings_of(loads, files=files, replaces=replaces, publishes=publishes, accepted=accepted)
-    return load(loads.declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())
+    return load(loads.declared, settings, batch=Batch(batch) if batch else new_batch(), executor=InThisProcess())
 
 
 def is_sound(loads):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from onceload_core.postgres import LedgerSettings
+from onceload_jobs.executor.local import LocalExecutor
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, Format, MessageId, Publish, RecordProducer, Target
-from onceload_jobs.work.local.tasks import LocalTasks
 from tests.loads.conftest import Loads, line
 from tests.loads.test_spark_formats import write
 
@@ -89,18 +89,20 @@ def test_records_that_are_known_one_by_one_are_the_same_with_spark_and_local_pro
 
 def _compare(loads: Loads, tasks: Any) -> dict[str, list[Any]]:
     found = []
-    for name, of_load in (("by_spark", tasks), ("by_processes", LocalTasks(slots=2))):
+    processes = LocalExecutor(slots=2)
+    for name, of_load in (("by_spark", tasks), ("by_processes", processes)):
         declared = replace(
             loads.declared,
             pipeline=replace(loads.declared.pipeline, name=name),
             target=Target(schema="public", table=name),
         )
         settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
-        report = load(declared, settings, batch=new_batch(), tasks=of_load)
+        report = load(declared, settings, batch=new_batch(), executor=of_load)
         assert report.loaded
-        again = load(declared, settings, batch=new_batch(), tasks=of_load)
+        again = load(declared, settings, batch=new_batch(), executor=of_load)
         assert (again.loaded, again.quarantined) == (0, 0)
         found.append(_proof(loads, declared))
+    processes.close()
     assert found[0] == found[1]
     return found[0]
 

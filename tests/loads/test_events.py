@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from onceload.cli import main
+from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import ExitCode, PipelineBusy
 from onceload_core.names import Batch
 from onceload_core.postgres.quarantine import Fix, Selection, find_records
@@ -41,17 +42,27 @@ def test_a_load_logs_its_start_its_commit_and_its_end(loads, logged):
         assert logged.one("batch_staged") == {**of_load, "rows": 2, "pieces": 1, "quarantined": 1, "seconds": True}
 
 
-def test_at_debug_each_plan_session_delivery_and_commit_is_seen(loads, logged):
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_at_debug_each_delivery_is_seen(loads, logged):
+    loads.declared = replace(loads.declared, delivery=Rules(mode=Mode.ORDERED))
+    loads.write("a.jsonl", line(1))
+
+    loads.load(batch="one")
+
+    sessions = [fields["session"] for name, fields in logged.all() if name == "session_opened"]
+    assert len(sessions) == len(set(sessions)) == 2
+    taken = logged.one("delivery_taken")
+    assert taken.keys() == {"pipeline", "batch", "session", "epoch", "delivery", "tries"}
+    assert (taken["batch"], taken["session"], taken["tries"]) == ("one", "one/1", 1)
+
+
+def test_at_debug_each_plan_session_and_commit_is_seen(loads, logged):
     loads.write("a.jsonl", line(1))
 
     loads.load(batch="one")
 
     of_load = {"pipeline": "events", "batch": "one"}
-    sessions = [fields["session"] for name, fields in logged.all() if name == "session_opened"]
-    assert len(sessions) == len(set(sessions)) == 2
-    taken = logged.one("delivery_taken")
-    assert taken.keys() == {*of_load, "session", "epoch", "delivery", "tries"}
-    assert (taken["batch"], taken["session"], taken["tries"]) == ("one", "one/1", 1)
+    assert logged.one("session_opened")["session"] == "one/plan"
     assert logged.one("committed") == {
         **of_load,
         "session": logged.one("committed")["session"],
@@ -73,20 +84,20 @@ def test_a_load_that_is_stopped_reports_that_at_its_end(loads, logged):
     loads.write("a.jsonl", line(1))
     settings = replace(settings_of(loads), is_stopped=lambda: "load_started" in logged.names())
 
-    load(loads.declared, settings, batch=Batch("one"), tasks=InThisProcess())
+    load(loads.declared, settings, batch=Batch("one"), executor=InThisProcess())
 
     assert logged.one("load_ended")["outcome"] == "stopped"
 
 
 def test_a_load_that_fails_logs_the_kind_of_its_error(loads, logged):
     class Failing(InThisProcess):
-        def run(self, job, sessions):
+        def begins(self):
             raise PipelineBusy("events", GOOD)
 
     loads.write("a.jsonl", line(1))
 
     with pytest.raises(PipelineBusy):
-        load(loads.declared, settings_of(loads), batch=Batch("one"), tasks=Failing())
+        load(loads.declared, settings_of(loads), batch=Batch("one"), executor=Failing())
 
     assert logged.names(level=logging.INFO) == ["load_started", "load_ended"]
     assert logged.one("load_ended") == {
@@ -178,7 +189,7 @@ def test_the_rows_of_a_failed_audit_are_logged_when_they_are_given_up(loads, log
 
 def test_a_stage_that_no_process_holds_is_logged_when_it_is_swept(loads, logged):
     with loads.engine.begin() as connection:
-        connection.exec_driver_sql('CREATE UNLOGGED TABLE onceload_stage."abandoned pieces" ()')
+        connection.exec_driver_sql('CREATE UNLOGGED TABLE onceload_stage."abandoned proof" ()')
 
     assert (sweep(loads.engine), sweep(loads.engine)) == (1, 0)
 

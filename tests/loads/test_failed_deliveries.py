@@ -12,11 +12,12 @@ from onceload_core.delivery import Mode, State
 from onceload_core.names import DeliveryId
 from onceload_core.postgres.by_hand import abandon, describe, list_deliveries, redrive
 from onceload_jobs.pipeline.declared import Write
-from onceload_jobs.publish.publish import BatchIncomplete
+from onceload_jobs.publish.completeness import BatchIncomplete
+from onceload_jobs.read import blocks as loading
 from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.read.rows import read_records
-from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.work import load_delivery
 from onceload_jobs.work import session as work
 from tests.loads.conftest import line
 from tests.loads.sharing import DIRECT, EVERY_MODE, STAGED, Board, check_order, declare, offered, write
@@ -195,14 +196,14 @@ def test_a_part_of_a_delivery_that_was_committed_is_not_committed_again_when_it_
     declare(loads, Mode.SHARED)
     # A packed file is one delivery, and commits piece by piece.
     loads.write("a.jsonl.gz", gzip.compress("".join(line(number) for number in range(100, 140)).encode()))
-    commit_piece, calls = loading._commit_piece, iter(range(100))
+    commit_piece, calls = load_delivery._commit_piece, iter(range(100))
 
     def dying(*arguments: Any, **named: Any) -> None:
         if next(calls) == 2:
             raise ValueError("it died")
         commit_piece(*arguments, **named)
 
-    monkeypatch.setattr(loading, "_commit_piece", dying)
+    monkeypatch.setattr(load_delivery, "_commit_piece", dying)
     report = loads.load()
 
     assert (report.loaded, report.duplicates) == (40, 0)

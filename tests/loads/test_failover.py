@@ -113,12 +113,12 @@ def opened(folder, dsn):
 
 def load_with(loads, happens):
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
-    load(loads.declared, settings, batch=Batch("run"), tasks=InHand(happens))
+    load(loads.declared, settings, batch=Batch("run"), executor=InHand(happens))
 
 
 def stage(loads):
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=False)
-    load(loads.declared, settings, batch=Batch("one"), tasks=InThisProcess())
+    load(loads.declared, settings, batch=Batch("one"), executor=InThisProcess())
 
 
 def publish(loads):

@@ -11,8 +11,8 @@ from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.consume import consume
 from onceload_jobs.load.report import Report
+from onceload_jobs.read import blocks as loading
 from onceload_jobs.read.checked_parts import read_parts
-from onceload_jobs.work import load_delivery as loading
 from onceload_jobs.work import session as work
 from onceload_jobs.work.load_delivery import load_delivery
 from onceload_jobs.work.session import Worker
@@ -111,7 +111,7 @@ def test_unreadable_chunks_are_not_planned_again_while_there_is_more(loads, monk
 
     monkeypatch.setattr(loading, "read_parts", not_the_first)
 
-    report = loads.load()
+    report = consume_once(loads, "one")
 
     assert tries.count("0.jsonl") == 2
     assert [note.name for note in report.notes if note.is_unreadable] == ["0.jsonl"]

@@ -111,7 +111,7 @@ def test_a_batch_that_is_published_later_reports_what_was_ignored_when_it_was_st
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
     staging = replace(settings, publishes=False)
 
-    staged = load(loads.declared, staging, batch=Batch("kept"), tasks=InThisProcess())
+    staged = load(loads.declared, staging, batch=Batch("kept"), executor=InThisProcess())
     published = publish_batch(loads.declared, settings, batch=Batch("kept"))
 
     assert staged.ignored_fields == published.ignored_fields == {"zip": 1}

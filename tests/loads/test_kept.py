@@ -14,13 +14,23 @@ from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.upkeep import tidy
-from onceload_jobs.batch import pieces
-from onceload_jobs.batch.stage import OPENED, sweep
+from onceload_jobs.batch import kept
+from onceload_jobs.batch.stage import sweep
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
 from onceload_jobs.pipeline.columns import LINEAGE, parse_column
-from onceload_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, UnknownFields, Write
+from onceload_jobs.pipeline.declared import (
+    Format,
+    MessageId,
+    OnRewrite,
+    Publish,
+    RecordProducer,
+    Target,
+    UnknownFields,
+    Write,
+)
+from onceload_jobs.write import codec
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute
 
@@ -38,7 +48,7 @@ def settings_of(loads, *, publishes=True):
 
 def stage(loads, batch="one", **changes):
     declared = replace(loads.declared, **changes)
-    return load(declared, settings_of(loads, publishes=False), batch=Batch(batch), tasks=InThisProcess())
+    return load(declared, settings_of(loads, publishes=False), batch=Batch(batch), executor=InThisProcess())
 
 
 def publish_now(loads, batch="one", **changes):
@@ -60,18 +70,18 @@ def test_a_batch_that_one_call_stages_is_published_once_by_another(loads):
     assert loads.load().loaded == 0
 
 
-def test_no_transaction_is_open_while_staged_pieces_are_decoded(loads, monkeypatch):
+def test_no_transaction_is_open_while_the_proof_of_a_batch_is_decoded(loads, monkeypatch):
     """The server ends one that is idle for half a minute, and many bad records take longer than that."""
     open_ones: list[tuple[str, ...]] = []
 
-    def read_now(row):
+    def decode_now(of_type, text):
         # A reader keeps a lock on it for as long as its transaction is open.
         reading = "SELECT relname, mode FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
-        open_ones.extend(loads.ask(f"{reading} WHERE relname LIKE '% pieces'"))
-        return read(row)
+        open_ones.extend(loads.ask(f"{reading} WHERE relname LIKE '% proof'"))
+        return decode(of_type, text)
 
-    read = pieces._read
-    monkeypatch.setattr(pieces, "_read", read_now)
+    decode = codec.decode
+    monkeypatch.setattr(kept, "decode", decode_now)
     loads.write("a.jsonl", line(1) + "not json\n")
     stage(loads)
     publish_now(loads)
@@ -80,7 +90,7 @@ def test_no_transaction_is_open_while_staged_pieces_are_decoded(loads, monkeypat
 
 
 def test_a_stage_that_a_worker_still_reads_is_swept_later(loads, logged):
-    table = 'onceload_stage."abandoned pieces"'
+    table = 'onceload_stage."abandoned proof"'
     engine = connect(LedgerSettings(dsn=loads.dsn, lock_timeout_s=0.1))
     with loads.engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE UNLOGGED TABLE {table} ()")
@@ -263,11 +273,11 @@ def test_a_batch_that_a_later_release_staged_is_loaded_by_the_next_run(loads, of
     stage(loads)
     table = loads.ask(
         "SELECT format('onceload_stage.%I', relname) FROM pg_class"
-        " WHERE relnamespace = to_regnamespace('onceload_stage') AND relname LIKE '% pieces'"
+        " WHERE relnamespace = to_regnamespace('onceload_stage') AND relname LIKE '% proof'"
     )[0][0]
     with loads.engine.begin() as connection:
         later = f"UPDATE {table} SET proof = jsonb_set(CAST(proof AS jsonb), '{{later}}', '1')"
-        connection.execute(text(f"{later} WHERE delivery {'=' if of == 'the batch' else '<>'} {OPENED}"))
+        connection.execute(text(f"{later} WHERE number {'=' if of == 'the batch' else '<>'} 0"))
 
     with pytest.raises(NothingKept, match="another release of Onceload staged it"):
         publish_now(loads)
@@ -433,6 +443,27 @@ def test_a_pipeline_that_publishes_at_once_may_also_publish_later(loads, changes
     assert {f"{field.name}" for field in LINEAGE} <= {name for (name,) in loads.ask(COLUMNS_THERE)}
 
 
+@pytest.mark.parametrize(
+    "named",
+    [{"producer": RecordProducer(name="note", sequence="id")}, {"message_id": MessageId(columns=("id",), keep_days=2)}],
+    ids=["record producers", "business ids"],
+)
+def test_a_kept_batch_some_of_whose_records_are_loaded_from_another_file_is_given_up(loads, named):
+    keep = replace(loads.declared.pipeline, message_keep_days=2 if "message_id" in named else 0)
+    loads.declared = replace(loads.declared, pipeline=keep, **named)
+    loads.write("a.jsonl", line(1) + line(2))
+    stage(loads)
+    loads.write("b.jsonl", line(2) + line(3))
+    assert loads.load().loaded == 2
+
+    with pytest.raises(NothingKept, match="another load has loaded some of its records since it was staged"):
+        publish_now(loads)
+
+    report = loads.load()
+    assert (report.loaded, report.duplicates) == (1, 1)
+    assert loads.rows() == [1, 2, 3]
+
+
 COLUMNS_THERE = "SELECT CAST(attname AS text) FROM pg_attribute WHERE attrelid = to_regclass('target')"
 
 
@@ -455,8 +486,7 @@ def test_upkeep_deletes_only_things_that_have_ended(loads):
 
     assert done.sessions > 0
     assert sweep(loads.engine) == 1
-    # Its deliveries go when it is published.
-    assert {name for (name,) in loads.ask("SELECT name FROM onceload.session")} == {"kept/plan", "kept/1"}
+    assert {name for (name,) in loads.ask("SELECT name FROM onceload.session")} == {"kept/plan"}
     assert publish_now(loads, batch="kept").loaded == 1
     # A batch that begins again under its name has published nothing yet.
     loads.write("new.jsonl", line(2))

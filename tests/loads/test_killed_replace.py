@@ -32,11 +32,11 @@ _KEY = 20_261_122
 
 class Moment(StrEnum):
     CLAIMED = "it has claimed what it will read"
-    PART_STAGED = "a part of it is staged"
+    PART_WRITTEN = "a part of its rows is written"
     OLD_ROWS_DELETED = "in its commit the old rows have just been deleted"
     WRITTEN = "its commit has written all but its end"
     COMMIT_SENT = "its COMMIT is under way, and takes effect without it"
-    COMMITTED = "its commit took effect, and what it staged is still there"
+    COMMITTED = "its commit took effect, and it has not ended"
 
     @property
     def has_taken_effect(self) -> bool:
@@ -44,17 +44,17 @@ class Moment(StrEnum):
 
     @property
     def is_of_publishing(self) -> bool:
-        return self not in (Moment.CLAIMED, Moment.PART_STAGED)
+        return self not in (Moment.CLAIMED, Moment.PART_WRITTEN)
 
 
 #: The place of each, as a trigger that calls it.
 _GATES = {
-    Moment.CLAIMED: "TRIGGER gate BEFORE INSERT ON onceload.delivery FOR EACH ROW WHEN (NEW.work IS NOT NULL)",
-    Moment.PART_STAGED: "TRIGGER gate AFTER UPDATE ON onceload.delivery FOR EACH ROW WHEN (NEW.state = 'staged')",
+    Moment.CLAIMED: "TRIGGER gate BEFORE INSERT ON onceload.delivery FOR EACH ROW WHEN (NEW.work IS NULL)",
+    Moment.PART_WRITTEN: "TRIGGER gate AFTER INSERT ON target",
     Moment.OLD_ROWS_DELETED: "TRIGGER gate AFTER DELETE ON target",
     Moment.WRITTEN: "TRIGGER gate AFTER INSERT ON onceload.ledger",
     Moment.COMMIT_SENT: "CONSTRAINT TRIGGER gate AFTER INSERT ON onceload.ledger INITIALLY DEFERRED FOR EACH ROW",
-    Moment.COMMITTED: "EVENT TRIGGER gate ON ddl_command_start WHEN TAG IN ('DROP TABLE')",
+    Moment.COMMITTED: "TRIGGER gate AFTER UPDATE ON onceload.session FOR EACH ROW WHEN (NEW.epoch > OLD.epoch)",
 }
 
 
@@ -151,7 +151,7 @@ STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 
 
 def _load(declared: Declared, settings: LoadSettings, batch: str) -> None:
-    load(declared, settings, batch=Batch(batch), tasks=InThisProcess())
+    load(declared, settings, batch=Batch(batch), executor=InThisProcess())
 
 
 def _publish(declared: Declared, settings: LoadSettings, batch: str) -> None:
@@ -184,7 +184,7 @@ def killed_at(
 def test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once(replacing, moment, again):
     declared, settings = replacing.loads.declared, replacing.settings()
     with killed_at(moment, replacing, _load):
-        report = load(declared, settings, batch=Batch(again), tasks=InThisProcess())
+        report = load(declared, settings, batch=Batch(again), executor=InThisProcess())
 
     is_replaced_again = moment.has_taken_effect and again == "another"
     assert (report.loaded > 0) == (is_replaced_again or not moment.has_taken_effect)
@@ -198,7 +198,7 @@ def test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_ro
 @pytest.mark.long
 def test_a_staged_replacement_is_published_once_though_its_publisher_is_killed(replacing, moment):
     declared, settings = replacing.loads.declared, replacing.settings()
-    load(declared, replace(settings, publishes=False), batch=Batch("first"), tasks=InThisProcess())
+    load(declared, replace(settings, publishes=False), batch=Batch("first"), executor=InThisProcess())
     assert replacing.differences(times=0) == []
 
     with killed_at(moment, replacing, _publish):

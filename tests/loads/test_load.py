@@ -16,6 +16,7 @@ from onceload_core.ports import Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger
 from onceload_core.replay import replay
 from onceload_core.spans import SpanSet
+from onceload_jobs.batch.stage_folder import BlockWriter
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -30,10 +31,10 @@ from onceload_jobs.pipeline.declared import (
     UnknownFields,
     Write,
 )
-from onceload_jobs.publish.publish import publish
+from onceload_jobs.publish.table_road import publish
 from onceload_jobs.work import load_delivery as loading
-from onceload_jobs.work.load_delivery import _commit_piece, _stage_piece
-from tests.loads.conftest import InThisProcess, line
+from onceload_jobs.work.load_delivery import _commit_piece
+from tests.loads.conftest import InThisProcess, WorkerKilled, line, through_a_table
 from tests.servers import execute
 
 
@@ -130,30 +131,29 @@ def test_a_task_that_reads_more_when_it_is_tried_again_repeats_nothing(loads, mo
     hidden = loads.folder / ".hidden"
 
     class TriedTwice(InThisProcess):
-        def run(self, job, sessions):
+        def begins(self):
             if not died:
-                self._die(job, sessions)
-            return super().run(job, sessions)
+                self.begins_to_die()
 
-        def _die(self, job, sessions):
-            died.append(sessions)
+        def begins_to_die(self):
+            died.append(self)
             (loads.folder / "a.jsonl.gz").rename(hidden)
-            with monkeypatch.context() as patched:
-                for take in (_commit_piece, _stage_piece):
-                    patched.setattr(loading, take.__name__, dying_behind(take))
-                with pytest.raises(KeyboardInterrupt):
-                    super().run(job, sessions)
+            monkeypatch.setattr(loading, "_commit_piece", dying_behind(_commit_piece))
+            monkeypatch.setattr(BlockWriter, "write", dying_behind(BlockWriter.write))
+
+        def was_killed(self):
+            monkeypatch.undo()
             hidden.rename(loads.folder / "a.jsonl.gz")
 
     def dying_behind(take):
         def once(*arguments, **named):
             take(*arguments, **named)
-            raise KeyboardInterrupt
+            raise WorkerKilled
 
         return once
 
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
-    load(replace(loads.declared, source=source), settings, batch=new_batch(), tasks=TriedTwice())
+    load(replace(loads.declared, source=source), settings, batch=new_batch(), executor=TriedTwice())
     loads.load(source=source)
 
     assert loads.rows() == [100 * at + number for at in range(5) for number in range(9)]
@@ -446,8 +446,7 @@ def test_any_name_is_just_a_name(loads):
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, monkeypatch):
     """What a crash of the server does to unlogged tables, after all pieces were counted."""
-    # The rows of a merge wait in a table and not in files.
-    loads.declared = replace(loads.declared, target=replace(loads.declared.target, write=Write.MERGE, key=("id",)))
+    loads.declared = through_a_table(loads.declared)
     loads.write("a.jsonl", "".join(line(number) for number in range(20)))
     crashes: list[object] = []
 
@@ -455,7 +454,7 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
         if not crashes:
             crashes.append(stage)
             with engine.begin() as connection:
-                for table in (stage.rows, stage.pieces):
+                for table in (stage.rows, stage.proof):
                     connection.execute(text(f"DELETE FROM {table}"))
         publish(engine, ledger, job, stage, parts, **more)
 

@@ -644,7 +644,7 @@ def test_a_load_in_one_folder_is_refused_that_another_folder_overtakes(loads, tw
 def test_a_batch_that_was_staged_in_one_folder_is_given_up_by_a_load_in_another(loads, two_folders):
     go_to, declared = two_folders
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=False)
-    load(declared, settings, batch=Batch("kept"), tasks=InThisProcess())
+    load(declared, settings, batch=Batch("kept"), executor=InThisProcess())
     go_to("second")
     there = load_now(loads, declared)
     go_to("first")

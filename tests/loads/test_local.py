@@ -1,7 +1,7 @@
 """Loads by processes of this machine, real ones, and how each of them ends."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -12,27 +12,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceload_core.delivery import Rules
+from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import SettingRefused
 from onceload_core.messages import whole_message
-from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
-from onceload_core.postgres.deliveries import PostgresDeliveries
-from onceload_jobs.batch.job import Job, engine_of
-from onceload_jobs.files.notes import Note
-from onceload_jobs.load import engine
+from onceload_jobs.executor import local
+from onceload_jobs.executor.executor import ExecutorFailed, Outcome
 from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format, Publish, Source
-from onceload_jobs.work.failures import FAILURES_MAX, SparkRefused, TasksFailed
-from onceload_jobs.work.local.tasks import LocalTasks
-from onceload_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
-from tests.loads.conftest import Loads, line
+from onceload_jobs.work.failures import TasksFailed
+from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.worker import running_load
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S
 
 _ROWS = 2000
 
@@ -64,7 +59,7 @@ def session_processes() -> list[psutil.Process]:
 
 
 @contextmanager
-def killing(times: float) -> Iterator[list[int]]:
+def killing(times: int) -> Iterator[list[int]]:
     """Kill session processes as soon as they are there, so many of them."""
     killed: list[int] = []
     is_over = threading.Event()
@@ -84,6 +79,22 @@ def killing(times: float) -> Iterator[list[int]]:
     finally:
         is_over.set()
         killer.join()
+
+
+@contextmanager
+def killing_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill each process before it begins."""
+    started = local._Process.started
+
+    def started_and_killed() -> local._Process:
+        process = started()
+        process.process.kill()
+        process.process.join()
+        return process
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local._Process, "started", started_and_killed)
+        yield
 
 
 def test_local_processes_load_each_record_once(loads):
@@ -109,10 +120,40 @@ def test_another_process_goes_on_for_one_that_is_killed(loads, of_format):
     assert loads.rows() == list(range(2 * _ROWS))
 
 
+def test_a_load_whose_processes_always_die_blames_no_file(loads, monkeypatch):
+    rules = Rules(deliveries_max=2)
+    with killing_all(monkeypatch), pytest.raises(TasksFailed, match=r"the processes die without any work: .*SIGKILL"):
+        load_by(loads, delivery=rules)
+
+    assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
+    load_by(loads, delivery=rules)
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+class GoneAfterTheFirst(InThisProcess):
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        yield next(super().each(function, items))
+        raise ExecutorFailed("Spark is gone")
+
+
 @DIRECT
-def test_a_load_whose_processes_always_die_ends_and_says_how(loads):
-    rules = Rules(deliveries_max=2, sessions=1)
-    with killing(FAILURES_MAX + 10), pytest.raises(TasksFailed, match=r"died 6 times \(SIGKILL\)"):
+def test_the_error_of_a_load_says_what_is_loaded(loads):
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
+    with pytest.raises(TasksFailed) as failed:
+        load(loads.declared, settings, batch=new_batch(), executor=GoneAfterTheFirst())
+
+    loaded = len(loads.rows())
+    assert 0 < loaded < 2 * _ROWS
+    said = f"Before this error, the load had committed {loaded:,} rows. They stay loaded."
+    assert said in whole_message(failed.value)
+    assert loads.load().loaded == 2 * _ROWS - loaded
+
+
+@DIRECT
+def test_a_session_whose_processes_always_die_ends_and_says_how(loads, monkeypatch):
+    rules = Rules(deliveries_max=2, sessions=1, mode=Mode.KEY_SHARED)
+    words = r"die without any work|died 6 times \(.*SIGKILL\)"
+    with killing_all(monkeypatch), pytest.raises(TasksFailed, match=words):
         load_by(loads, delivery=rules)
 
     load_by(loads, delivery=rules)
@@ -163,115 +204,30 @@ def test_a_transform_cannot_run_without_spark(loads):
     assert loads.ledger.position("events") == 0
 
 
-class SparkLater:
-    """A Spark that is up when a test lets it be."""
+class Elsewhere(InThisProcess):
+    """A Spark that is started."""
 
-    slots = 2
+    ui = "http://there:4040"
 
     def __init__(self) -> None:
-        self.may_start = threading.Event()
-        self.error: Exception | None = None
-        self.runs = self.stops = 0
-        #: How many deliveries were open when it was up.
-        self.deliveries = 0
+        self.starts, self.stops = list[tuple[object, ...]](), 0
 
     @contextmanager
-    def started(self, *_: object, **__: object) -> "Iterator[SparkLater]":
-        assert self.may_start.wait(PATIENCE_S)
-        if self.error is not None:
-            raise self.error
+    def started(self, *how: object, **_: object) -> "Iterator[Elsewhere]":
+        self.starts.append(how)
         yield self
         self.stops += 1
 
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        self.runs += 1
-        board = PostgresDeliveries(engine_of(job), job.declared.name, job.declared.delivery)
-        left = board.open_work(job.batch, is_staged=not job.declared.is_direct, session=None)
-        self.deliveries = max(self.deliveries, left.count)
-        return LocalTasks().run(job, sessions)
 
-    def writing(self, job: Job) -> Job:
-        return job
+@pytest.mark.parametrize(
+    ("chosen", "master"), [(Engine.AUTO, "spark://there:7077"), (Engine.SPARK, None), (Engine.SPARK, "local[1]")]
+)
+def test_a_load_that_asks_for_spark_runs_there_whatever_its_size(loads, monkeypatch, chosen, master):
+    spark = Elsewhere()
+    monkeypatch.setattr("onceload_jobs.work.spark.classic.ClassicSpark.started", spark.started)
 
-
-@pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch) -> SparkLater:
-    """For loads of any size."""
-    spark = SparkLater()
-    monkeypatch.setattr("onceload_jobs.work.spark.tasks.SparkTasks.started", spark.started)
-    monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 0)
-    return spark
-
-
-@pytest.mark.parametrize("master", [None, pytest.param("spark://there:7077", marks=pytest.mark.long)])
-def test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest(loads, spark, master):
-    with once_there_is_a_session_process(spark.may_start.set):
-        report = load_by(loads, Engine.AUTO, master=master)
-
-    assert spark.deliveries > 0
-    assert (spark.stops, report.engine, report.loaded) == (1, Engine.SPARK, 2 * _ROWS)
-    assert loads.rows() == list(range(2 * _ROWS))
-
-
-def test_a_small_load_that_asks_for_a_cluster_runs_there(loads, spark, monkeypatch):
-    monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 2**20)
-    monkeypatch.setattr(TasksWhileSparkStarts, "run", None)
-    spark.may_start.set()
-
-    report = load_by(loads, Engine.AUTO, master="spark://there:7077")
+    report = load_by(loads, chosen, master=master)
 
     assert (report.engine, report.loaded, spark.stops) == (Engine.SPARK, 2 * _ROWS, 1)
-
-
-@contextmanager
-def once_there_is_a_session_process(call: Callable[[], None]) -> Iterator[None]:
-    def call_then() -> None:
-        until(session_processes, "sessions run")
-        call()
-
-    caller = threading.Thread(target=call_then)
-    caller.start()
-    yield
-    caller.join()
-
-
-def test_a_load_that_ends_before_spark_is_up_stops_it_anyway(loads, spark, monkeypatch):
-    close = TasksWhileSparkStarts.close
-
-    def close_then(self: TasksWhileSparkStarts) -> None:
-        spark.may_start.set()
-        close(self)
-
-    monkeypatch.setattr(TasksWhileSparkStarts, "close", close_then)
-    report = load_by(loads, Engine.AUTO)
-
-    assert (spark.runs, spark.stops, report.loaded) == (0, 1, 2 * _ROWS)
-    assert loads.rows() == list(range(2 * _ROWS))
-
-
-def test_records_loaded_before_spark_fails_to_start_are_reported_and_loaded_once(loads, spark):
-    spark.error = SparkRefused("events", "no Java")
-    starting = threading.Thread(target=lambda: until(loads.rows_or_none) and spark.may_start.set())
-    starting.start()
-    with pytest.raises(SparkRefused) as refused:
-        load_by(loads, Engine.AUTO, publish=Publish.DIRECT)
-    starting.join()
-    committed = len(loads.rows())
-    assert "no Java. Committed rows stay loaded." in str(refused.value)
-    assert whole_message(refused.value).endswith(
-        f"Before this error, the load had committed {committed:,} rows. They stay loaded."
-    )
-
-    report = load_by(loads)
-
-    assert (report.engine, loads.rows()) == (Engine.LOCAL, list(range(2 * _ROWS)))
-
-
-@pytest.mark.long
-def test_spark_itself_does_the_rest_of_a_large_load(loads, monkeypatch):
-    monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 0)
-
-    report = load_by(loads, Engine.AUTO)
-
-    assert report.loaded == 2 * _ROWS
-    assert loads.rows() == list(range(2 * _ROWS))
+    assert report.spark_ui == spark.ui
+    assert [how[1] for how in spark.starts] == [master]

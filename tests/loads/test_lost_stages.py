@@ -35,13 +35,13 @@ def publish():
 
 def stage(loads, batch="one", **changes):
     how = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=False)
-    return load(replace(loads.declared, **changes), how, batch=Batch(batch), tasks=InThisProcess())
+    return load(replace(loads.declared, **changes), how, batch=Batch(batch), executor=InThisProcess())
 
 
 def lose(loads, batch="one", statement="TRUNCATE"):
     """What a crash leaves of unlogged tables, and what an administrator may do."""
     (named,) = loads.ask(f"SELECT stage FROM onceload.delivery WHERE stage IS NOT NULL AND batch = '{batch}'")
-    tables = (f'onceload_stage."{named[0]} {each}"' for each in ("rows", "pieces"))
+    tables = (f'onceload_stage."{named[0]} {each}"' for each in ("rows", "proof"))
     with loads.engine.begin() as connection:
         connection.execute(text(f"{statement} {', '.join(tables)}"))
 
@@ -136,7 +136,7 @@ def test_no_load_waits_for_a_batch_that_a_person_may_have_to_publish(loads, iden
     loads.write("b.jsonl", line(2))
     patient = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=3_600)
 
-    report = load(loads.declared, patient, batch=Batch("two"), tasks=InThisProcess())
+    report = load(loads.declared, patient, batch=Batch("two"), executor=InThisProcess())
 
     assert {note.is_kept for note in report.notes} == {True}
     assert report.loaded == (0 if identity is Identity.CONTENT else 1)

@@ -442,7 +442,7 @@ def test_two_loads_at_once_add_the_column_once(loaded):
     def load_now() -> None:
         try:
             settings = LoadSettings(ledger=LedgerSettings(dsn=loaded.dsn), wait_s=PATIENCE_S)
-            load(loaded.declared, settings, batch=new_batch(), tasks=InThisProcess())
+            load(loaded.declared, settings, batch=new_batch(), executor=InThisProcess())
         except BaseException as error:  # noqa: BLE001 - the test raises what it finds.
             failed.append(error)
 
@@ -495,7 +495,7 @@ def gate(moment: str, dsn: str) -> Iterator[Callable[[], bool]]:
 
 
 def load_first(declared: Declared, settings: LoadSettings) -> None:
-    load(declared, settings, batch=Batch("first"), tasks=InThisProcess())
+    load(declared, settings, batch=Batch("first"), executor=InThisProcess())
 
 
 @pytest.mark.parametrize(

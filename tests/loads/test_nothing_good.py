@@ -1,7 +1,6 @@
 """What becomes of files of which every record is bad, where the pipeline file sets no limit."""
 
 import gzip
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest
 from onceload.commands.reports import print_report
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import ExitCode
-from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_core.postgres.quarantine import Selection, choose
-from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note, code_of
+from onceload_jobs.executor.executor import Died, Outcome
+from onceload_jobs.files.notes import code_of
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
@@ -148,8 +146,8 @@ def test_files_of_one_record_each_are_judged_together(loads):
 
 
 def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypatch):
+    from onceload_jobs.read import blocks as loading
     from onceload_jobs.read.added_columns import read_adding
-    from onceload_jobs.work import load_delivery as loading
 
     reads: list[int] = []
 
@@ -235,17 +233,22 @@ def test_a_packed_file_stops_at_a_piece_without_a_good_record(loads):
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_refused_file_is_noted_also_if_the_worker_died_before_it_reported_it(loads, suffix):
+    died: list[object] = []
+
     class DiesInTheEnd(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            super().run(job, sessions)
-            return []
+        def _called(self, function: Any, item: Any) -> Outcome:
+            outcome = super()._called(function, item)
+            if died:
+                return outcome
+            died.append(item)
+            return Died("its process was killed")
 
     content = (line(1) * 20 + bad_lines(40)).encode()
     path = loads.write(f"a.jsonl{suffix}", gzip.compress(content) if suffix else content)
     declared = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=len(line(1) * 20)))
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
 
-    report = load(declared, settings, batch=new_batch(), tasks=DiesInTheEnd())
+    report = load(declared, settings, batch=new_batch(), executor=DiesInTheEnd())
 
     assert (report.loaded, [note.name for note in report.notes]) == (20, [path.name])
 

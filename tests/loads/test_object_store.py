@@ -12,7 +12,7 @@ import pytest
 import s3fs
 
 from onceload_core.errors import NotFound
-from onceload_core.ports import Proof
+from onceload_core.replay import Proof
 from onceload_jobs.content import copies
 from onceload_jobs.content.copies import holds_what_was_loaded
 from onceload_jobs.files import reading as opening

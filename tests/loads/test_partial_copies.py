@@ -7,14 +7,11 @@ import pytest
 
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
-from onceload_core.postgres import LedgerSettings
-from onceload_jobs.load.load import load
-from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.declared import CsvOptions, Format, Publish
 from onceload_jobs.recover.rewind import rewind
 from tests.loads.conftest import line
 from tests.loads.same_content import is_verified, lines, settled
-from tests.loads.test_twins import AllButTheFirst
+from tests.loads.test_twins import load_all_but_the_first
 
 pytestmark = pytest.mark.usually_staged
 
@@ -83,12 +80,7 @@ def test_a_last_line_that_goes_on_under_another_name_needs_a_person(logs):
 def test_a_hole_is_filled_once_though_a_copy_holds_it_as_well(logs):
     path = logs.write("x.log", lines(0, 3))
     declared = replace(logs.declared, source=replace(logs.declared.source, chunk_bytes=1))
-    load(
-        declared,
-        LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0),
-        batch=new_batch(),
-        tasks=AllButTheFirst(),
-    )
+    load_all_but_the_first(declared, logs.dsn)
     logs.load()
     at = logs.ledger.position("events")
     # The first of them came last.
@@ -110,8 +102,7 @@ def test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy(logs):
     logs.load()
     logs.write("x.log", "".join(records))
     in_chunks = replace(logs.declared, source=replace(logs.declared.source, chunk_bytes=1))
-    how = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0)
-    load(in_chunks, how, batch=new_batch(), tasks=AllButTheFirst())
+    load_all_but_the_first(in_chunks, logs.dsn)
     logs.load()
     rewind(logs.declared, logs.engine, to=Position(logs.ledger.position("events") - 1), dry_run=False)
     assert logs.rows() == [0, 1, 2, 4, 5, 6, 7, 8, 9]

@@ -58,7 +58,7 @@ def settings_of(loads, *, publishes=True):
 
 
 class NeverStarted(InThisProcess):
-    def run(self, job, sessions):
+    def begins(self):
         raise AssertionError("a load of a paused pipeline started its sessions")
 
 
@@ -72,7 +72,7 @@ def test_a_load_of_a_paused_pipeline_is_refused_before_it_begins(loads):
     edited = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=1000))
 
     with pytest.raises(PipelinePaused, match=rf"paused by ann at .*Z, with the reason '{WHY}'\. Nothing more"):
-        load(edited, settings_of(loads), batch=new_batch(), tasks=NeverStarted())
+        load(edited, settings_of(loads), batch=new_batch(), executor=NeverStarted())
 
     assert (loads.rows(), loads.ask(TRACES)) == ([1], before)
     resumed(loads)
@@ -86,9 +86,8 @@ class PausesWhileItWorks(InThisProcess):
     def __init__(self, loads):
         self._loads = loads
 
-    def run(self, job, sessions):
+    def begins(self) -> None:
         paused(self._loads)
-        return super().run(job, sessions)
 
 
 def test_a_pause_ends_a_load_in_progress_and_the_next_one_loads_all_of_it(loads):
@@ -96,7 +95,7 @@ def test_a_pause_ends_a_load_in_progress_and_the_next_one_loads_all_of_it(loads)
         loads.write(f"{number}.jsonl", line(number))
 
     with pytest.raises(PipelinePaused):
-        load(loads.declared, settings_of(loads), batch=Batch("one"), tasks=PausesWhileItWorks(loads))
+        load(loads.declared, settings_of(loads), batch=Batch("one"), executor=PausesWhileItWorks(loads))
 
     assert loads.rows_or_none() == []
     # No try is used up, and nothing is held by a session.
@@ -110,13 +109,13 @@ def test_a_pause_ends_a_load_in_progress_and_the_next_one_loads_all_of_it(loads)
 @STAGED
 def test_a_batch_that_is_staged_when_the_pause_comes_is_published_after_the_resume(loads):
     loads.write("a.jsonl", line(1) + line(2))
-    staged = load(loads.declared, settings_of(loads, publishes=False), batch=Batch("one"), tasks=InThisProcess())
+    staged = load(loads.declared, settings_of(loads, publishes=False), batch=Batch("one"), executor=InThisProcess())
     paused(loads)
 
     with pytest.raises(PipelinePaused):
         publish_batch(loads.declared, settings_of(loads), batch=Batch("one"))
     with pytest.raises(PipelinePaused):
-        load(loads.declared, settings_of(loads, publishes=False), batch=Batch("two"), tasks=NeverStarted())
+        load(loads.declared, settings_of(loads, publishes=False), batch=Batch("two"), executor=NeverStarted())
 
     assert (staged.staged, loads.rows()) == (2, [])
     resumed(loads)
@@ -130,7 +129,7 @@ def test_a_batch_that_is_staged_when_the_pause_comes_is_published_after_the_resu
 @STAGED
 def test_a_staged_batch_can_be_given_up_during_a_pause(loads):
     loads.write("a.jsonl", line(1))
-    load(loads.declared, settings_of(loads, publishes=False), batch=Batch("one"), tasks=InThisProcess())
+    load(loads.declared, settings_of(loads, publishes=False), batch=Batch("one"), executor=InThisProcess())
     paused(loads)
 
     assert give_up(loads.declared, settings_of(loads), batch=Batch("one"))
@@ -162,7 +161,7 @@ def test_a_rebuild_of_a_paused_pipeline_is_refused(loads):
     loads.write("a.jsonl", line(1))
 
     with pytest.raises(PipelinePaused):
-        rebuild(loads.declared, settings_of(loads), batch=new_batch(), tasks=NeverStarted())
+        rebuild(loads.declared, settings_of(loads), batch=new_batch(), executor=NeverStarted())
 
 
 def test_a_scheduler_finds_nothing_to_do_while_a_pipeline_is_paused(loads):
@@ -252,7 +251,7 @@ def test_tasks_of_spark_that_meet_a_pause_end_the_load_and_are_not_retried(loads
     with loads.engine.connect() as holder, ThreadPoolExecutor(1) as thread:
         # They write their rows before they lock the pipeline.
         holder.execute(text("LOCK TABLE target IN SHARE MODE"))
-        loading = thread.submit(load, loads.declared, settings_of(loads), batch=Batch("one"), tasks=tasks)
+        loading = thread.submit(load, loads.declared, settings_of(loads), batch=Batch("one"), executor=tasks)
         until(lambda: loads.ask(f"SELECT {WAITS_FOR_TARGET}") == [(True,)] or loading.done())
         paused(loads)
         holder.rollback()

@@ -1,19 +1,15 @@
 """A transform that Postgres runs over the staged records."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from onceload_core.errors import SettingRefused
-from onceload_core.names import Batch, SessionName
+from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.batch.pieces import StagedPiece
+from onceload_jobs.batch.job import TransformRefused
 from onceload_jobs.batch.stage import Stage
-from onceload_jobs.files.notes import Note
-from onceload_jobs.load.engine import Engine, engine_for
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import publish_batch
@@ -176,11 +172,6 @@ def test_rows_that_name_records_that_were_not_read_are_refused(loads, lineage, w
     assert loads.rows() == []
 
 
-def test_no_spark_starts_for_a_query_of_postgres(loads):
-    assert engine_for(loads.declared, ()) is Engine.LOCAL
-    assert engine_for(replace(loads.declared, transform_engine=TransformEngine.SPARK), ()) is Engine.SPARK
-
-
 def test_another_engine_is_another_version_of_the_pipeline_file(loads):
     """The same SQL may make other rows."""
     by_spark = replace(loads.declared, transform_engine=TransformEngine.SPARK)
@@ -282,16 +273,15 @@ def test_a_table_that_is_altered_while_records_are_staged_rounds_no_value(loads)
     change(loads, "CREATE TABLE prices (of bigint, price bigint); INSERT INTO prices VALUES (0, 1), (1, 2)")
 
     class Altering(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        def begins(self) -> None:
             change(loads, "ALTER TABLE prices ALTER price TYPE numeric(12,2); UPDATE prices SET price = price + 0.4")
-            return super().run(job, sessions)
 
     query = "SELECT records.*, price FROM records JOIN prices ON of = id"
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
     write(loads, "a.jsonl", "a", "b")
 
     with pytest.raises(QueryChanged, match="because a table that its query reads was altered"):
-        load(replace(loads.declared, transform=query), settings, batch=Batch("first"), tasks=Altering())
+        load(replace(loads.declared, transform=query), settings, batch=Batch("first"), executor=Altering())
 
     assert loads.rows() == []
     with pytest.raises(SettingRefused, match=r"price is bigint instead of numeric\(12,2\)"):
@@ -337,26 +327,36 @@ def test_the_last_record_of_a_key_that_the_query_makes_is_merged(loads):
         )
 
 
-def test_all_rows_of_a_business_id_that_the_query_makes_take_effect_once(loads):
+def test_a_null_in_a_column_that_must_have_none_is_refused(loads):
+    write(loads, "a.jsonl", "a")
+    never_null = (parse_column("id", "bigint"), parse_column("note", "text not null"))
+    query = "SELECT id, CAST(NULL AS text) AS note, _producer_id, _sequence FROM records"
+
+    with pytest.raises(TransformRefused, match=r"column note: null, but declared not null or used by target\.key"):
+        loads.load(columns=never_null, transform=query)
+    with pytest.raises(TransformRefused, match=r"column name: null, but declared not null or used by target\.key"):
+        loads.load(
+            transform=query.replace("note", "name"),
+            target=Target(schema="public", table="merged", write=Write.MERGE, key=("name",)),
+        )
+
+
+def test_all_rows_that_the_query_makes_of_a_business_id_take_effect_once(loads):
     keep = {
         "pipeline": replace(loads.declared.pipeline, message_keep_days=2),
-        "message_id": MessageId(columns=("name",), keep_days=2),
-        "transform": "SELECT lower(note) AS name, n, _producer_id, _sequence FROM records, generate_series(1, 2) AS n",
+        "message_id": MessageId(columns=("note",), keep_days=2),
+        "transform": "SELECT upper(note) AS name, n, _producer_id, _sequence FROM records, generate_series(1, 2) AS n",
     }
-    write(loads, "a.jsonl", "a", "b", "A")
+    write(loads, "a.jsonl", "a", "b", "a")
     first = loads.load(**keep)
-    write(loads, "b.jsonl", "B", "c")
+    write(loads, "b.jsonl", "b", "c")
     second = loads.load(**keep)
 
-    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (4, 2, 2, 2)
-    assert loads.rows("name, n") == [(name, n) for name in "abc" for n in (1, 2)]
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (4, 1, 2, 1)
+    assert loads.rows("name, n") == [(name, n) for name in "ABC" for n in (1, 2)]
     write(loads, "c.jsonl", "d")
-    with pytest.raises(TransformRefused, match=r"column name: null, but declared not null or used by .* message_id"):
-        loads.load(**keep | {"transform": keep["transform"].replace("lower(note)", "CAST(NULL AS text)")})
-    with pytest.raises(TransformRefused, match="column _sequence: null"):
+    with pytest.raises(TransformRefused, match="rows have _producer_id or _sequence without the other"):
         loads.load(**keep | {"transform": keep["transform"].replace("_sequence", "CAST(NULL AS bigint) AS _sequence")})
-    with pytest.raises(SettingRefused, match="_producer_id and _sequence among its columns"):
-        loads.load(**keep | {"transform": "SELECT note AS name FROM records"})
 
 
 def test_producers_that_the_query_names_are_loaded_once(loads):
@@ -383,7 +383,7 @@ def test_a_kept_batch_is_published_with_the_rows_that_were_made_of_it(loads):
     }
     declared = replace(loads.declared, **random)
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), publishes=False)
-    kept = load(declared, settings, batch=Batch("kept"), tasks=InThisProcess())
+    kept = load(declared, settings, batch=Batch("kept"), executor=InThisProcess())
     (made,) = loads.ask("SELECT array_agg(relname) FROM pg_class WHERE relname LIKE '% rows' AND relkind = 'r'")
     there = loads.ask(f'SELECT id, amount FROM onceload_stage."{made[0][0]}" ORDER BY id')
 
@@ -392,22 +392,6 @@ def test_a_kept_batch_is_published_with_the_rows_that_were_made_of_it(loads):
     assert kept.loaded == 0
     assert (published.loaded, loads.rows("id, amount")) == (len(there), there)
     assert loads.load(**random).loaded == 0
-
-
-class SessionsOfAnotherLoad(InThisProcess):
-    """They know only the name of the stage, from the board."""
-
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        return super().run(replace(job, stage=None), sessions)
-
-
-def test_sessions_of_another_load_stage_the_records_of_a_query(loads):
-    write(loads, "a.jsonl", "a", "b")
-    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
-
-    report = load(loads.declared, settings, batch=Batch("first"), tasks=SessionsOfAnotherLoad())
-
-    assert (report.loaded, loads.rows("id, note")) == (2, [(0, "A"), (1, "B")])
 
 
 def test_a_null_of_a_single_record_in_a_column_declared_not_null_is_refused(loads):
@@ -432,8 +416,9 @@ def test_the_rows_of_a_replaced_file_are_replaced(loads):
     assert verify(loads.declared, loads.engine).differing == 0
 
 
-def test_rows_are_made_once_although_the_answer_is_lost(loads, monkeypatch):
-    make, made = postgres_transform._make, list[StagedPiece]()
+def test_rows_are_made_again_if_the_answer_is_lost(loads, monkeypatch):
+    """Those of the first time are not published beside them."""
+    make, made = postgres_transform._make_of_records, list[int]()
 
     def make_and_lose(connection, *rest):
         made.append(make(connection, *rest))
@@ -443,44 +428,25 @@ def test_rows_are_made_once_although_the_answer_is_lost(loads, monkeypatch):
             execute(loads.admin_dsn, f"SELECT pg_terminate_backend({pid}, 5000)")
         return made[-1]
 
-    monkeypatch.setattr(postgres_transform, "_make", make_and_lose)
+    monkeypatch.setattr(postgres_transform, "_make_of_records", make_and_lose)
     write(loads, "a.jsonl", "a", "b")
 
     report = loads.load(transform=DISTINCT)
 
-    assert (len(made), report.loaded, loads.rows()) == (1, 2, [0, 1])
+    assert (made, report.loaded, loads.rows()) == ([2, 2], 2, [0, 1])
 
 
 def test_records_are_staged_again_if_the_server_loses_them(loads, monkeypatch):
-    make, made = postgres_transform._make, list[Stage]()
+    make, made = postgres_transform._make_of_records, list[Stage]()
 
-    def lose_before(connection, job, stage, pieces):
+    def lose_before(connection, job, stage, count):
         if not made:
             # What a crash does to unlogged tables.
-            connection.exec_driver_sql(f"TRUNCATE {stage.pieces}, {stage.beside('records')}")
+            connection.exec_driver_sql(f"TRUNCATE {stage.proof}, {stage.beside('records')}")
         made.append(stage)
-        return make(connection, job, stage, pieces)
+        return make(connection, job, stage, count)
 
-    monkeypatch.setattr(postgres_transform, "_make", lose_before)
-    write(loads, "a.jsonl", "a", "b")
-
-    report = loads.load(transform=DISTINCT)
-
-    assert (len(made), report.loaded, loads.rows()) == (2, 2, [0, 1])
-
-
-def test_a_piece_of_a_late_worker_is_not_among_the_records(loads, monkeypatch):
-    """Its records were staged after the pieces were counted, so nothing was made of them."""
-    make, made = postgres_transform._make, list[Stage]()
-
-    def stage_before(connection, job, stage, pieces):
-        if not made:
-            connection.exec_driver_sql(f"INSERT INTO {stage.beside('records')} VALUES (9, 1, 'late', 99, 0)")
-            connection.exec_driver_sql(f"INSERT INTO {stage.pieces} VALUES (7, 0, true, 0, 0, 1, '')")
-        made.append(stage)
-        return make(connection, job, stage, pieces)
-
-    monkeypatch.setattr(postgres_transform, "_make", stage_before)
+    monkeypatch.setattr(postgres_transform, "_make_of_records", lose_before)
     write(loads, "a.jsonl", "a", "b")
 
     report = loads.load(transform=DISTINCT)
@@ -490,15 +456,15 @@ def test_a_piece_of_a_late_worker_is_not_among_the_records(loads, monkeypatch):
 
 def test_made_rows_that_the_stage_loses_are_made_again(loads, monkeypatch):
     """Their records would count as filtered."""
-    make, made = postgres_transform._make, list[StagedPiece]()
+    make, made = postgres_transform._make_of_records, list[int]()
 
-    def make_and_lose(connection, job, stage, pieces):
-        made.append(make(connection, job, stage, pieces))
+    def make_and_lose(connection, job, stage, count):
+        made.append(make(connection, job, stage, count))
         if len(made) == 1:
             connection.exec_driver_sql(f"DELETE FROM {stage.rows} WHERE id = 0")
         return made[-1]
 
-    monkeypatch.setattr(postgres_transform, "_make", make_and_lose)
+    monkeypatch.setattr(postgres_transform, "_make_of_records", make_and_lose)
     write(loads, "a.jsonl", "a", "b")
 
     report = loads.load()

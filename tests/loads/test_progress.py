@@ -3,6 +3,7 @@
 import gzip
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from onceload_core.postgres import LedgerSettings
 from onceload_core.spans import SpanSet
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.declared import Publish
 from onceload_jobs.work import progress
 from onceload_jobs.work.progress import Progress, Waiting
 from tests.loads.conftest import InThisProcess, Loads, line
@@ -34,12 +36,10 @@ class UntilReported(InThisProcess):
         finally:
             self._reported.set()
 
-    def run(self, job, sessions):
-        notes = super().run(job, sessions)
+    def ends(self):
         for _ in range(2):
             self._reported.clear()
             assert self._reported.wait(PATIENCE_S), "there was no report on a load that is not over"
-        return notes
 
 
 def progress_of(loads: Loads, monkeypatch, on_progress=None) -> list[Progress]:
@@ -47,7 +47,7 @@ def progress_of(loads: Loads, monkeypatch, on_progress=None) -> list[Progress]:
     reported: list[Progress] = []
     tasks = UntilReported(on_progress or reported.append)
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), on_progress=tasks.report)
-    report = load(loads.declared, settings, batch=Batch("b"), tasks=tasks)
+    report = load(loads.declared, settings, batch=Batch("b"), executor=tasks)
     assert report.loaded == 100
     return reported
 
@@ -73,18 +73,19 @@ def test_a_load_reports_what_it_waits_for(loads):
     reported: list[Progress | Waiting] = []
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), on_progress=reported.append, wait_s=0.1)
 
-    load(loads.declared, settings, batch=Batch("b"), tasks=InThisProcess())
+    load(loads.declared, settings, batch=Batch("b"), executor=InThisProcess())
 
     last = reported[-1]
     assert isinstance(last, Waiting)
     assert "another load (session planner-of-another holds delivery " in last.waits_for
 
 
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_load_reports_that_the_database_does_not_answer(loads, monkeypatch):
-    def lost(*_):
+    def lost():
         raise DatabaseLost("looking", "the line went dead")
 
-    monkeypatch.setattr(progress.WatchedTasks, "_done", lost)
+    monkeypatch.setattr("onceload_jobs.load.sessions.committed", lambda *_, **__: nullcontext(lost))
     loads.write("a.jsonl", "".join(line(number) for number in range(100)))
 
     reported: set[Progress | Waiting] = set()

@@ -46,7 +46,7 @@ def exported(loads, tmp_path):
 def rebuilt(loads, dsn, exported=None):
     snapshot = read_snapshot(exported) if exported else None
     settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
-    return rebuild(loads.declared, settings, batch=new_batch(), snapshot=snapshot, tasks=InThisProcess())
+    return rebuild(loads.declared, settings, batch=new_batch(), snapshot=snapshot, executor=InThisProcess())
 
 
 def test_a_database_that_is_gone_is_rebuilt_from_the_same_files(loads, exported, new_dsn, logged):
@@ -179,7 +179,7 @@ def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
     loads, new_dsn, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(
-        "onceload_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess())
+        "onceload_jobs.work.spark.classic.ClassicSpark.started", lambda *_, **__: nullcontext(InThisProcess())
     )
     file = pipeline_file(loads, tmp_path)
     staged = file.read_text().replace(f"publish: {loads.declared.publish}", "publish: staged")
@@ -198,7 +198,7 @@ def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
 @pytest.mark.usefixtures("exported")
 def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        "onceload_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess())
+        "onceload_jobs.work.spark.classic.ClassicSpark.started", lambda *_, **__: nullcontext(InThisProcess())
     )
     file, exported = pipeline_file(loads, tmp_path), tmp_path / "events.snapshot"
     (loads.folder / "a.jsonl").unlink()

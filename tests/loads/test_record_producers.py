@@ -1,31 +1,26 @@
 """Producers that the records name: what is new is decided record by record."""
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from onceload.upkeep import delete_unused
 from onceload_core.errors import SettingRefused
-from onceload_core.names import Position
-from onceload_core.ports import Commit
-from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.quarantine import Selection, choose
+from onceload_core.postgres.quarantine import Fix, Selection, choose, get_record
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order, judge, settled
+from onceload_jobs.batch.piece import Piece
+from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
-from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.verify.verify import verify
+from onceload_jobs.work.by_producer import dedup_by_producer
 from tests.loads.conftest import Loads
-from tests.loads.small_batches import small_batches_in_files
 
 COLUMNS = {"device": "text", "seq": "bigint", "amount": "numeric(12,2)"}
 
@@ -39,13 +34,10 @@ def publish():
     return Publish.STAGED
 
 
-@pytest.fixture(params=["any", "any, in files", "ordered"])
-def devices(loads: Loads, request: pytest.FixtureRequest) -> Iterator[Loads]:
-    """The rows of a large batch go through files, as long as all ids are new."""
-    order, *in_files = request.param.split(", ")
-    loads.declared = with_devices(loads.declared, Order(order))
-    with small_batches_in_files() if in_files else nullcontext():
-        yield loads
+@pytest.fixture(params=Order)
+def devices(loads: Loads, request: pytest.FixtureRequest) -> Loads:
+    loads.declared = with_devices(loads.declared, request.param)
+    return loads
 
 
 def with_devices(declared: Declared, order: Order) -> Declared:
@@ -70,9 +62,30 @@ def test_a_record_takes_effect_once_whatever_file_it_comes_in(devices):
     assert devices.load().loaded == 0
 
 
+@pytest.mark.parametrize("message_id", [None, MessageId(columns=("amount",), keep_days=1)])
+def test_a_record_whose_row_the_target_refuses_goes_to_quarantine_and_the_others_are_loaded(devices, message_id):
+    devices.declared = replace(devices.declared, message_id=message_id)
+    devices.write("0.jsonl", record("d0", 0, "99.00"))
+    devices.load()
+    with devices.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE target ADD CHECK (amount < 100)")
+    for name, first in (("a", 0), ("b", 5)):
+        devices.write(f"{name}.jsonl", "".join(record("d1", first + each, f"{first + each}.00") for each in range(5)))
+    devices.write("c.jsonl", record("d1", 10, "100.00") + record("d2", 0, "101.00") + record("d1", 11, "11.00"))
+
+    report = devices.load()
+
+    assert (report.loaded, report.quarantined, report.duplicates) == (11, 2, 0)
+    assert devices.rows("device, seq") == [("d0", 0), *(("d1", each) for each in range(12) if each != 10)]
+    held = devices.ask("SELECT convert_from(raw, 'utf8') FROM onceload.quarantine ORDER BY sequence_id")
+    assert [json.loads(raw)["amount"] for (raw,) in held] == ["100.00", "101.00"]
+    assert devices.load().loaded == 0
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_server_decides_as_judge_does(devices, seed):
-    """For records that name their producer, the decision is made in SQL, for all of a batch at once."""
+def test_workers_decide_as_judge_does(devices, monkeypatch, seed, buckets):
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.bucket_count", lambda *_, **__: buckets)
     rng, order = Random(seed), devices.declared.producer.order
     consumed: dict[str, SpanSet] = {"d1": SpanSet(), "d2": SpanSet()}
     for number in range(4):
@@ -140,13 +153,13 @@ def test_a_producer_that_is_forgotten_right_after_it_was_registered_loses_nothin
     devices.ask("UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name = 'device=d1' RETURNING name")
     devices.write("b.jsonl", record("d1", 1) + record("d2", 1))
     forgotten = []
-    register_all = PostgresLedger.register_all
 
-    def forgetting(ledger: PostgresLedger, pipeline: str, table: str, *, generation: int) -> None:
-        register_all(ledger, pipeline, table, generation=generation)
-        forgotten.append(ledger.forget_idle(pipeline))
+    def forgetting(*of_bucket: Any) -> Piece:
+        piece = dedup_by_producer(*of_bucket)
+        forgotten.append(devices.ledger.forget_idle("events"))
+        return piece
 
-    monkeypatch.setattr(PostgresLedger, "register_all", forgetting)
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.dedup_by_producer", forgetting)
 
     report = devices.load()
 
@@ -173,7 +186,7 @@ def test_upkeep_forgets_idle_devices_and_no_file_so_that_what_is_still_there_is_
     assert devices.load().loaded == 1
 
 
-def test_names_and_business_ids_are_the_same_only_byte_by_byte(devices, monkeypatch):
+def test_names_and_business_ids_are_the_same_only_byte_by_byte(devices):
     """A collation of the target's column may call `D1` and `d1` the same; ICU has such, which not every build has."""
     devices.ask(
         "CREATE TABLE target (device text COLLATE ucs_basic, seq bigint, amount numeric(12,2),"
@@ -183,54 +196,32 @@ def test_names_and_business_ids_are_the_same_only_byte_by_byte(devices, monkeypa
     message_id = MessageId(columns=("device", "seq"), keep_days=2)
     devices.declared = replace(devices.declared, pipeline=keep, message_id=message_id)
     devices.write("a.jsonl", record("D1", 0) + record("d1", 0))
-    found: list[tuple[str, str]] = []
-    commit = PostgresLedger.commit
-
-    def looking(ledger: PostgresLedger, offered: Commit[Connection], **begun: Any) -> Position:
-        found.extend(devices.ask(COLLATIONS))
-        return commit(ledger, offered, **begun)
-
-    monkeypatch.setattr(PostgresLedger, "commit", looking)
 
     assert devices.load().loaded == 2
-    assert set(found) == {("called", "C")}
 
 
-COLLATIONS = """
-    SELECT CAST(attname AS text), CAST(collname AS text)
-      FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid JOIN pg_collation ON pg_collation.oid = attcollation
-     WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r' AND attname = 'called'
-"""
+@pytest.mark.parametrize("writes", [Write.APPEND, Write.MERGE])
+def test_a_load_that_comes_between_the_look_for_new_records_and_the_commit_repeats_none(loads, monkeypatch, writes):
+    key = ("device", "seq") if writes is Write.MERGE else ()
+    target = Target(schema="public", table="target", write=writes, key=key)
+    loads.declared = replace(with_devices(loads.declared, Order.ANY), target=target)
+    is_between: list[bool] = []
+    between: list[Report] = []
 
+    def looking(*of_bucket: Any) -> Piece:
+        piece = dedup_by_producer(*of_bucket)
+        if not is_between:
+            is_between.append(True)
+            loads.write("b.jsonl", record("d1", 1))
+            between.append(loads.load())
+        return piece
 
-def test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself(loads, monkeypatch):
-    """The first pauses before its commit; another load brings a part of it, and the second looks for what is new."""
-    loads.declared = with_devices(loads.declared, Order.ANY)
-    publishers: list[object] = []
-
-    @contextmanager
-    def pausing(*of_batch: Any) -> Iterator[Any]:
-        with open_duplicate_filter(*of_batch) as first, ExitStack() as later:
-            select_new = first.select_new
-            publishers.append(first)
-
-            def select_and_pause(advances: Any, **staged: Any) -> NewRows:
-                found = select_new(advances, **staged)
-                if len(publishers) == 1:
-                    loads.write("b.jsonl", record("d1", 1))
-                    assert loads.load().loaded == 1
-                    later.enter_context(open_duplicate_filter(*of_batch)).select_new(advances, **staged)
-                return found
-
-            monkeypatch.setattr(first, "select_new", select_and_pause)
-            yield first
-
-    monkeypatch.setattr("onceload_jobs.publish.publish.open_duplicate_filter", pausing)
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.dedup_by_producer", looking)
     loads.write("a.jsonl", record("d1", 0) + record("d1", 1))
 
     report = loads.load()
 
-    assert (report.loaded, report.duplicates) == (1, 1)
+    assert (between[0].loaded, report.loaded, report.duplicates) == (1, 1, 1)
     assert loads.rows("device, seq") == [("d1", 0), ("d1", 1)]
     assert loads.ask("SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage')") == [(0,)]
 
@@ -282,8 +273,10 @@ def test_a_fixed_record_of_an_ordered_producer_is_loaded_by_a_pipeline_of_its_ow
     (fixed / "later.jsonl").write_text(record("d1", 2))
 
     asked = choose(loads.engine, Selection(pipeline="events")).held
-    with pytest.raises(SettingRefused, match="with a separate pipeline file that declares order: any"):
-        retry(loads.engine, loads.ledger, loads.declared, asked, batch=new_batch())
+    late = get_record(loads.engine, asked[0].quarantine_id)
+    fixes = {late.quarantine_id: Fix(raw=record("d1", 2).encode(), digest=late.digest)}
+    report = retry(loads.engine, loads.ledger, loads.declared, asked, batch=new_batch(), fixed=fixes)
+    assert "with a separate pipeline file that declares order: any" in report.still_bad[late.quarantine_id].reason
     of_its_own = replace(
         with_devices(loads.declared, Order.ANY),
         pipeline=replace(loads.declared.pipeline, name="events_fixed"),

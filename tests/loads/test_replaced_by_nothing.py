@@ -87,7 +87,7 @@ def load_again(loads, *files, replaces=False, accepted=False, publishes=True, ba
         choice=chosen(loads.declared, files=files, replaces=replaces),
         differences_accepted=accepted,
     )
-    return load(loads.declared, settings, batch=batch or new_batch(), tasks=InThisProcess())
+    return load(loads.declared, settings, batch=batch or new_batch(), executor=InThisProcess())
 
 
 def delete_rows(loads, file):

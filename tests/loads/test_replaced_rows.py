@@ -44,7 +44,7 @@ def settings_of(loads, *, accepted=False, publishes=True):
 
 def load_again(loads, *, batch=None, **settings):
     name = Batch(batch) if batch else new_batch()
-    return load(loads.declared, settings_of(loads, **settings), batch=name, tasks=InThisProcess())
+    return load(loads.declared, settings_of(loads, **settings), batch=name, executor=InThisProcess())
 
 
 def change(loads, *statements):
@@ -211,7 +211,7 @@ def test_the_command_line_says_what_differs_and_takes_the_flag(ten, tmp_path, ca
         f"columns:\n{columns}\ntarget: {{table: public.target}}\npublish: staged\n"
     )
     staging = settings_of(loads, publishes=False)
-    load(read_pipeline(file), staging, batch=Batch("again"), tasks=InThisProcess())
+    load(read_pipeline(file), staging, batch=Batch("again"), executor=InThisProcess())
     environment = {"ONCELOAD_DSN": loads.dsn}
 
     refused = main(["publish", str(file), "--batch", "again"], environment)

@@ -161,12 +161,12 @@ def test_a_commit_without_an_answer_is_looked_up_and_not_repeated(two_strange, l
     unanswered = [True]
 
     class Unanswered(PostgresLedger):
-        def settle(self, settlement: Any) -> Position:
+        def settle(self, settlement: Any, *, begun: Any = None) -> Position:
             if not unanswered:
-                return super().settle(settlement)
+                return super().settle(settlement, begun=begun)
             unanswered.pop()
             if lands:
-                super().settle(settlement)
+                super().settle(settlement, begun=begun)
             raise CommitOutcomeUnknown("events", settlement.batch, "the line went dead")
 
     report = retry_all(loads, ledger=Unanswered(loads.engine))
@@ -216,11 +216,11 @@ def test_a_retry_and_a_discard_at_once_settle_a_record_in_one_way(two_strange, c
     environment = {"ONCELOAD_DSN": loads.dsn}
 
     class Overtaken(PostgresLedger):
-        def settle(self, settlement: Any) -> Position:
+        def settle(self, settlement: Any, *, begun: Any = None) -> Position:
             discarding = ["quarantine", "discard", "--id", str(ids[0]), "--yes"]
             with suppress(IndexError):
                 assert main([*discarding, *turns.pop()], environment) is ExitCode.DONE
-            return super().settle(settlement)
+            return super().settle(settlement, begun=begun)
 
     turns: list[list[str]] = [[]]
     report = retry_all(loads, ledger=Overtaken(loads.engine))

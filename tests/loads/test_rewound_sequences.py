@@ -278,7 +278,7 @@ class Folder:
 
     def _load(self) -> None:
         settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0)
-        load(self._declared, settings, batch=new_batch(), tasks=InThisProcess())
+        load(self._declared, settings, batch=new_batch(), executor=InThisProcess())
         # A file that is shorter than what is loaded of it is left alone.
         self.loaded = {name: max(self.lines[name], self.loaded[name]) for name in _FILES}
         self.history[self._position()] = dict(self.loaded)

@@ -82,13 +82,13 @@ def test_a_file_is_replaced_only_with_the_right_to_delete_its_rows(loads):
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, choice=Choice(replaces=True))
 
     with pytest.raises(SettingRefused, match="lacks the right DELETE") as refusal:
-        load(loads.declared, settings, batch=new_batch(), tasks=InThisProcess())
+        load(loads.declared, settings, batch=new_batch(), executor=InThisProcess())
 
     statement = 'GRANT SELECT, INSERT, DELETE ON "public"."target" TO "onceload_loader"'
     assert statement in str(refusal.value)
     assert loads.rows() == [1]
     execute(loads.admin_dsn, statement)
-    load(loads.declared, settings, batch=new_batch(), tasks=InThisProcess())
+    load(loads.declared, settings, batch=new_batch(), executor=InThisProcess())
     assert loads.rows() == [2]
 
 

@@ -1,19 +1,16 @@
 """Rotated logs: in a merge, a new file wins over the tail of the one that was rotated away."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
-from onceload_core.names import Position, SessionName
+from onceload_core.names import Position
 from onceload_core.postgres import LedgerSettings
 from onceload_core.postgres.views import look
-from onceload_jobs.batch.job import Job
 from onceload_jobs.files.listing import list_files
-from onceload_jobs.files.notes import Note
 from onceload_jobs.load import offering
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -116,7 +113,7 @@ def test_a_later_generation_does_not_begin_while_another_load_reads_the_file(log
 
     monkeypatch.setattr(offering.Offering, "_registered", is_overtaken)
     settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0, choice=Choice(files=("b.log",)))
-    report = load(by_name.declared, settings, batch=new_batch(), tasks=InThisProcess())
+    report = load(by_name.declared, settings, batch=new_batch(), executor=InThisProcess())
 
     assert report.loaded == 0
     loaded = "SELECT name, generation FROM onceload.producer WHERE NOT isempty(consumed) ORDER BY name"
@@ -136,7 +133,7 @@ def test_loads_of_other_files_do_not_outdate_a_plan(logs, monkeypatch):
         if not number:
             logs.write("b.log", line(2))
             settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0, choice=Choice(files=("b.log",)))
-            assert load(by_name.declared, settings, batch=new_batch(), tasks=InThisProcess()).loaded == 1
+            assert load(by_name.declared, settings, batch=new_batch(), executor=InThisProcess()).loaded == 1
         return registered(self, files)
 
     monkeypatch.setattr(offering.Offering, "_registered", beside_others)
@@ -193,12 +190,12 @@ def kill_a_load(logs: Loads) -> None:
         pass
 
     class _Dying(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        def begins(self) -> None:
             raise _Killed
 
     settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0)
     with pytest.raises(_Killed):
-        load(logs.declared, settings, batch=new_batch(), tasks=_Dying())
+        load(logs.declared, settings, batch=new_batch(), executor=_Dying())
 
 
 @pytest.mark.parametrize("write", [Write.MERGE, Write.APPEND])
@@ -213,7 +210,7 @@ def test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge(logs, writ
     logs.write("app.log", line(7, note="new"))
 
     settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0, choice=Choice(files=("app.log",)))
-    alone = load(replace(logs.declared, **changes), settings, batch=new_batch(), tasks=InThisProcess())
+    alone = load(replace(logs.declared, **changes), settings, batch=new_batch(), executor=InThisProcess())
     logs.load(**changes)
 
     if write is Write.MERGE:

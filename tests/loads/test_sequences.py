@@ -7,12 +7,13 @@ COMMIT stays without an answer. In the end a quiet load makes good whatever was 
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
+from typing import Any
 
 import psycopg2
 import pytest
@@ -25,11 +26,10 @@ from onceload.choices import chosen
 from onceload.contradictions import may_choose, may_replace
 from onceload_core.delivery import Rules
 from onceload_core.errors import AskTheLedger, CallAgain
-from onceload_core.names import Batch, SessionName
+from onceload_core.names import Batch
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
-from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note
+from onceload_jobs.executor.executor import Died, Outcome, called
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings
@@ -49,7 +49,6 @@ from onceload_jobs.pipeline.declared import (
 )
 from onceload_jobs.verify.findings import Kind as Differing
 from onceload_jobs.verify.verify import verify
-from onceload_jobs.work.session import work
 from tests.loads.conftest import InThisProcess
 from tests.loads.counter import COLUMNS, Form, Place, broken, commits_of
 from tests.loads.landing import Landing
@@ -70,7 +69,6 @@ from tests.loads.operations import (
     Truncate,
     Verify,
 )
-from tests.loads.small_batches import small_batches_in_files
 from tests.servers import execute, temporary_database
 from tests.waiting import until
 
@@ -250,8 +248,8 @@ class World:
         how = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0, choice=choice)
         try:
             if declared.is_direct or not asked.is_in_two:
-                return load(declared, how, batch=batch, tasks=Tasks(self, asked, plug))
-            staged = load(declared, replace(how, publishes=False), batch=batch, tasks=Tasks(self, asked, plug))
+                return load(declared, how, batch=batch, executor=Tasks(self, asked, plug))
+            staged = load(declared, replace(how, publishes=False), batch=batch, executor=Tasks(self, asked, plug))
             if staged.staged is None:
                 return staged
             published = publish_batch(declared, how, batch=batch)
@@ -361,30 +359,31 @@ class World:
 
 @dataclass(frozen=True)
 class Tasks(InThisProcess):
-    """As Spark runs them: several sessions in any order, some of them twice, and again if one dies."""
-
-    slots = 2
+    """As Spark runs them: in any order, some of them twice, and again if one dies."""
 
     world: World
     asked: Load
     plug: Plug
 
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        order, rng = list(sessions), Random(self.asked.seed)
-        if self.asked.seed:
-            rng.shuffle(order)
-            order += rng.sample(order, len(order) // 2)
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        order, rng = list(enumerate(items)), Random(self.asked.seed)
         # What grows though it is declared to be whole gets what it asked for.
         if self.asked.meanwhile and not self.world.model.kind.sealed:
             self.world.do(self.asked.meanwhile)
-        return [note for name in order for note in self._tried(job, name)]
+        if self.asked.seed:
+            rng.shuffle(order)
+            for _, item in rng.sample(order, len(order) // 2):
+                # One of two tries that run at once counts.
+                self._tried(function, item)
+        for number, item in order:
+            yield number, self._tried(function, item)
 
-    def _tried(self, job: Job, name: SessionName) -> list[Note]:
+    def _tried(self, function: Callable[[Any], Any], item: Any) -> Outcome:
         self.plug.in_task = True
         try:
-            return work(job, name)
+            return called(function, item)
         except TaskKilled:
-            return work(job, name)
+            return Died("its process was killed")
         finally:
             self.plug.in_task = False
 
@@ -416,8 +415,7 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
 def listening() -> Iterator[None]:
     engine_event.listen(Engine, "before_cursor_execute", _say)
     engine_event.listen(Engine, "commit", _commit)
-    with small_batches_in_files():
-        yield
+    yield
     engine_event.remove(Engine, "before_cursor_execute", _say)
     engine_event.remove(Engine, "commit", _commit)
 

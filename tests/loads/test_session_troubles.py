@@ -2,7 +2,8 @@
 
 import gzip
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,7 +16,6 @@ from onceload_core.errors import DatabaseLost, SessionFenced
 from onceload_core.names import Batch, SessionName
 from onceload_core.postgres.deliveries import Handed, PostgresDeliveries
 from onceload_core.spans import SpanSet
-from onceload_jobs.batch.job import Job
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.consume import consume
@@ -24,7 +24,7 @@ from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import new_batch
 from onceload_jobs.load.waiting import OtherLoads
 from onceload_jobs.pipeline.declared import Identity, Publish
-from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.read import blocks as loading
 from onceload_jobs.work import session as work
 from onceload_jobs.work.load_delivery import load_delivery
 from tests.loads.conftest import InThisProcess, line
@@ -45,10 +45,11 @@ from tests.loads.sharing import (
 )
 
 
+@DIRECT
 def test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(loads, monkeypatch):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
-    take = PostgresDeliveries._take
+    take = PostgresDeliveries.take
     lost: list[Handed | None] = []
 
     def losing(*arguments: Any, **named: Any) -> Handed | None:
@@ -58,7 +59,7 @@ def test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(load
             raise DatabaseLost("taking a delivery", "the connection was cut")
         return handed
 
-    monkeypatch.setattr(PostgresDeliveries, "_take", losing)
+    monkeypatch.setattr(PostgresDeliveries, "take", losing)
     consume_once(loads, "a")
 
     assert len(lost) == 2
@@ -72,7 +73,7 @@ def test_a_follower_that_has_nothing_of_its_own_holds_nothing_of_others(loads, m
     declare(loads, mode)
     numbers = write(loads)
     board = offered(loads)
-    take = PostgresDeliveries._take
+    take = PostgresDeliveries.take
     lost: list[Handed] = []
 
     def losing_the_first(*arguments: Any, **named: Any) -> Handed | None:
@@ -83,7 +84,7 @@ def test_a_follower_that_has_nothing_of_its_own_holds_nothing_of_others(loads, m
             raise DatabaseLost("taking a delivery", "the connection was cut")
         return None if len(lost) == 1 else handed
 
-    monkeypatch.setattr(PostgresDeliveries, "_take", losing_the_first)
+    monkeypatch.setattr(PostgresDeliveries, "take", losing_the_first)
 
     def looks_again() -> bool:
         lost.append(lost[0])
@@ -105,11 +106,11 @@ def test_a_load_without_new_files_does_not_wait_for_an_earlier_life_of_its_batch
     write(loads)
 
     class Killed(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        def begins(self) -> None:
             raise KeyboardInterrupt
 
     with killed_while_planning(loads):
-        load(loads.declared, settings(loads), batch=Batch("run"), tasks=Killed())
+        load(loads.declared, settings(loads), batch=Batch("run"), executor=Killed())
     for file in range(FILES):
         (loads.folder / f"{file}.jsonl").unlink()
     if is_changed:
@@ -127,14 +128,10 @@ def test_a_load_waits_once_for_what_others_hold(loads, monkeypatch):
     declare(loads, Mode.SHARED, sessions=1, ack_deadline_s=1)
     write(loads)
 
-    class BehindAnother(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            if "held" not in Board(loads).states():
-                Board(loads).take("other")
-                # It sends heartbeats, and makes no progress.
-                pass_time(loads, -3000)
-            return super().run(job, sessions)
-
+    board = offered(loads)
+    board.take("other")
+    # It sends heartbeats, and makes no progress.
+    pass_time(loads, -3000)
     waits_s, started, waits = 6.0, time.monotonic(), []
     wait = OtherLoads._wait_until
 
@@ -143,7 +140,7 @@ def test_a_load_waits_once_for_what_others_hold(loads, monkeypatch):
         return waits[-1]
 
     monkeypatch.setattr(OtherLoads, "_wait_until", counted)
-    report = load(loads.declared, settings(loads, wait_s=waits_s), batch=new_batch(), tasks=BehindAnother())
+    report = load(loads.declared, settings(loads, wait_s=waits_s), batch=new_batch(), executor=InThisProcess())
 
     # The session itself waits for as long as a lease, and the load for as long as it was asked to.
     assert time.monotonic() - started >= waits_s
@@ -170,6 +167,7 @@ def test_no_session_is_named_whose_claim_has_ended(loads):
     assert named == {"other"}
 
 
+@DIRECT
 def test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile(loads, monkeypatch):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
@@ -198,11 +196,11 @@ def test_a_planner_that_vanished_keeps_no_other_from_its_own_work(loads):
     write(loads)
 
     class Killed(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        def begins(self) -> None:
             raise KeyboardInterrupt
 
     with killed_while_planning(loads):
-        load(loads.declared, settings(loads), batch=new_batch(), tasks=Killed())
+        load(loads.declared, settings(loads), batch=new_batch(), executor=Killed())
     loads.write("new.jsonl", line(7))
 
     (report,) = at_once([partial(consume_once, loads, "next", wait_s=0)])
@@ -248,19 +246,13 @@ def test_a_load_waits_with_a_bound_for_a_session_that_makes_no_progress(loads):
     declare(loads, Mode.SHARED, ack_deadline_s=1)
     numbers = write(loads)
 
-    class Hanging(InThisProcess):
-        """Beside one whose heartbeat goes on, and nothing else."""
+    board = offered(loads)
+    board.take("other")
+    # Its heartbeat goes on, and nothing else.
+    loads.ask(HELD_FOR_AN_HOUR)
+    (report,) = at_once([partial(consume_once, loads, "one", wait_s=0.2)])
 
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            if "held" not in Board(loads).states():
-                Board(loads).take("other")
-                loads.ask(HELD_FOR_AN_HOUR)
-            return super().run(job, sessions)
-
-    call = partial(load, loads.declared, settings(loads, wait_s=0.2), batch=new_batch(), tasks=Hanging())
-    (report,) = at_once([call])
-
-    assert [(note.name, "session other" in note.reason) for note in report.notes if note.is_busy] == [("0.jsonl", True)]
+    assert ("0.jsonl", True) in [(note.name, "session other" in note.reason) for note in report.notes if note.is_busy]
     assert loads.rows() == numbers[10:]
 
 
@@ -334,53 +326,49 @@ def test_a_run_that_was_replaced_leaves_the_one_alone_that_replaced_it(loads):
     epochs: list[Any] = []
 
     class Replaced(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        def begins(self) -> None:
             loads.load(batch="run")
             epochs.append(loads.ask("SELECT epoch FROM onceload.session WHERE name = 'run/plan'"))
-            return super().run(job, sessions)
 
     with pytest.raises(SessionFenced):
-        load(loads.declared, settings(loads), batch=Batch("run"), tasks=Replaced())
+        load(loads.declared, settings(loads), batch=Batch("run"), executor=Replaced())
 
     assert loads.ask("SELECT epoch FROM onceload.session WHERE name = 'run/plan'") == epochs[0]
     assert loads.rows() == numbers
 
 
 @STAGED
-def test_a_publish_reports_what_a_helper_could_not_read(loads):
+def test_a_publish_reports_what_could_not_be_read(loads):
     declare(loads, Mode.SHARED, deliveries_max=1)
     numbers = write(loads)
-    helped: list[Report] = []
 
-    class Helped(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            (loads.folder / "1.jsonl").rename(loads.folder / "1.gone")
-            helped.append(consume_once(loads, "helper", wait_s=0))
-            return []
+    class Hiding(InThisProcess):
+        def begins(self) -> None:
+            with suppress(FileNotFoundError):
+                (loads.folder / "1.jsonl").rename(loads.folder / "1.gone")
 
-    report = load(loads.declared, settings(loads), batch=new_batch(), tasks=Helped())
+    report = load(loads.declared, settings(loads), batch=new_batch(), executor=Hiding())
 
-    assert helped[0].loaded == 0
     assert {note.name for note in report.notes if note.is_unreadable} == {"1.jsonl"}
     assert loads.rows() == [number for number in numbers if not 140 <= number < 180]
 
 
 @DIRECT
-def test_a_planner_reports_what_another_session_could_not_read(loads, monkeypatch):
+def test_a_load_reports_what_its_workers_could_not_read(loads, monkeypatch):
     declare(loads, Mode.SHARED, deliveries_max=2)
     numbers = write(loads)
 
+    def unreadable(chunk: Any, source: Any) -> Iterator[Any]:
+        raise Unreadable(chunk.url, "it is not mounted here")
+
     class Blind(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            def unreadable(chunk: Any, source: Any) -> Iterator[Any]:
-                raise Unreadable(chunk.url, "it is not mounted here")
+        def begins(self) -> None:
+            monkeypatch.setattr(loading, "read_parts", unreadable)
 
-            with monkeypatch.context() as patched:
-                patched.setattr(loading, "read_parts", unreadable)
-                super().run(job, sessions)
-            return []
+        def ends(self) -> None:
+            monkeypatch.undo()
 
-    report = load(loads.declared, settings(loads), batch=new_batch(), tasks=Blind())
+    report = load(loads.declared, settings(loads), batch=new_batch(), executor=Blind())
 
     assert report.loaded == 0
     assert sorted(note.name for note in report.notes if note.is_unreadable) == [

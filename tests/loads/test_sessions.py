@@ -1,7 +1,6 @@
 """Sessions that vanish, come back, or are called like others."""
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +8,9 @@ import pytest
 
 from onceload_core.delivery import Mode
 from onceload_core.errors import SessionFenced, SettingRefused
-from onceload_core.names import Batch, SessionName
+from onceload_core.names import Batch
 from onceload_core.postgres.deliveries import Handed, PostgresDeliveries
 from onceload_core.postgres.sessions import session_of
-from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
@@ -144,17 +142,18 @@ def test_a_straggler_that_wakes_up_after_its_lease_commits_nothing(loads, mode, 
     check_order(loads, mode)
 
 
+@DIRECT
 def test_a_later_run_of_a_batch_takes_over_at_once_what_its_earlier_life_held(loads):
-    declare(loads, Mode.SHARED, ack_deadline_s=3600)
+    declare(loads, Mode.KEY_SHARED, ack_deadline_s=3600)
     numbers = write(loads)
 
     class Killed(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            Board(loads).take(sessions[0])
+        def begins(self) -> None:
+            Board(loads).take("run/1")
             raise KeyboardInterrupt
 
     with monkeypatched(PostgresDeliveries, "end_batch"), pytest.raises(KeyboardInterrupt):
-        load(loads.declared, settings(loads), batch=Batch("run"), tasks=Killed())
+        load(loads.declared, settings(loads), batch=Batch("run"), executor=Killed())
     loads.load(batch="run")
 
     assert loads.rows() == numbers

@@ -1,7 +1,6 @@
 """Two loads or consumers of one pipeline at once: who does what, and who waits."""
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +11,6 @@ from onceload_core.declaration import DeclarationChanged
 from onceload_core.delivery import Mode
 from onceload_core.names import Batch, Position, SessionName
 from onceload_core.spans import SpanSet
-from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
@@ -65,7 +63,7 @@ def test_two_loads_at_once_share_the_work(loads, monkeypatch):
 
 
 def load_waiting(loads: Loads, **changes: Any) -> Report:
-    return load(loads.declared, settings(loads, **changes), batch=new_batch(), tasks=InThisProcess())
+    return load(loads.declared, settings(loads, **changes), batch=new_batch(), executor=InThisProcess())
 
 
 def test_a_load_waits_for_another_run_until_that_makes_no_progress(loads):
@@ -86,31 +84,20 @@ def test_a_load_waits_for_another_run_until_that_makes_no_progress(loads):
 
 
 @STAGED
-def test_a_consumer_stages_for_the_batch_of_another(loads):
+def test_a_consumer_leaves_the_batch_of_another_alone(loads):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
     helped: list[Report] = []
 
-    class Helped(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+    class Beside(InThisProcess):
+        def begins(self) -> None:
             if not helped:
-                helped.append(consume_once(loads, "helper", wait_s=0))
-            return super().run(job, sessions)
+                helped.append(consume_once(loads, "another", wait_s=0))
 
-    states: list[str] = []
+    report = load(loads.declared, settings(loads), batch=new_batch(), executor=Beside())
 
-    class Watched(Helped):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            notes = super().run(job, sessions)
-            states.extend(Board(loads).states())
-            return notes
-
-    report = load(loads.declared, settings(loads), batch=new_batch(), tasks=Watched())
-
-    assert set(states) == {"staged"}
     assert (helped[0].loaded, report.loaded) == (0, len(numbers))
-    opened = {name for (name,) in loads.ask("SELECT name FROM onceload.session")}
-    assert "helper" in opened
+    assert all(note.is_busy for note in helped[0].notes)
     assert loads.rows() == numbers
 
 
@@ -122,13 +109,12 @@ def test_a_load_with_an_edited_pipeline_file_takes_the_place_of_the_batch(loads)
     helped: list[Report] = []
 
     class Helped(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        def begins(self) -> None:
             if not helped:
                 helped.append(consume_once(other, "helper", wait_s=0))
-            return super().run(job, sessions)
 
     with pytest.raises(DeclarationChanged):
-        load(loads.declared, settings(loads), batch=new_batch(), tasks=Helped())
+        load(loads.declared, settings(loads), batch=new_batch(), executor=Helped())
 
     assert helped[0].loaded == len(numbers)
     assert loads.rows() == numbers
@@ -140,13 +126,11 @@ def test_a_batch_goes_with_its_publisher_and_is_staged_again_by_the_next(loads):
     numbers = write(loads)
 
     class Killed(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-            super().run(job, sessions[:1])
+        def ends(self) -> None:
             raise KeyboardInterrupt
 
     with killed_while_planning(loads):
-        load(loads.declared, settings(loads), batch=new_batch(), tasks=Killed())
-    assert set(Board(loads).states()) == {"staged"}
+        load(loads.declared, settings(loads), batch=new_batch(), executor=Killed())
     assert {note.reason.split(". Now ")[0] for note in loads.load().notes} == {"another run is loading it"}
     pass_time(loads, 61)
 
@@ -161,11 +145,10 @@ def test_no_more_is_open_than_the_pipeline_allows(loads):
     seen: list[int] = []
 
     class Counted(InThisProcess):
-        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        def begins(self) -> None:
             seen.append(len(Board(loads).states()))
-            return super().run(job, sessions)
 
-    load(loads.declared, settings(loads), batch=new_batch(), tasks=Counted())
+    load(loads.declared, settings(loads), batch=new_batch(), executor=Counted())
 
     assert loads.rows() == numbers
     assert len(seen) == -(-FILES * ROWS // 10 // 3)

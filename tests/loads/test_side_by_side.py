@@ -16,7 +16,7 @@ from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, OnRewrite, Publish, UnknownFields, Write
-from tests.loads.conftest import InThisProcess, Loads, line
+from tests.loads.conftest import InThisProcess, Loads, line, through_a_table
 from tests.loads.test_load import counts
 from tests.servers import execute
 
@@ -41,7 +41,7 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 def loading(loads: Loads, declared: Declared, *, batch: Batch | None = None) -> Callable[[], Report]:
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=30)
-    return lambda: load(declared, settings, batch=batch or new_batch(), tasks=InThisProcess())
+    return lambda: load(declared, settings, batch=batch or new_batch(), executor=InThisProcess())
 
 
 def until_nothing_is_new(loads: Loads, declared: Declared) -> None:
@@ -132,7 +132,7 @@ def test_the_rest_of_a_stage_that_a_crash_interrupted_is_swept(loads):
         connection.exec_driver_sql('CREATE UNLOGGED TABLE onceload_stage."0123456789abcdef rows" (id bigint)')
     loads.write("a.jsonl", line(1))
 
-    loads.load(publish=Publish.STAGED)
+    loads.load(publish=Publish.STAGED, target=through_a_table(loads.declared).target)
 
     assert loads.ask("SELECT to_regclass('onceload_stage.\"0123456789abcdef rows\"')") == [(None,)]
     assert loads.rows() == [1]

@@ -43,3 +43,19 @@ def test_a_load_on_damaged_states_stays_loaded_and_needs_a_person(loads):
     assert (again.loaded, again.notes) == (1, ())
     assert [each.position for each in PostgresSnapshots(loads.engine).list("events")] == [4]
     assert verify(loads.declared, loads.engine).differing == 0
+
+
+def test_a_load_without_news_takes_a_snapshot_that_is_due_by_time(loads):
+    loads.declared = replace(loads.declared, pipeline=Pipeline(name="events", snapshot=SnapshotPolicy(every_commits=1)))
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    by_time = SnapshotPolicy(every_commits=1_000, every_s=3_600)
+    loads.declared = replace(loads.declared, pipeline=Pipeline(name="events", snapshot=by_time))
+    loads.write("b.jsonl", line(2))
+    loads.load()
+    assert [each.position for each in PostgresSnapshots(loads.engine).list("events")] == [1]
+
+    execute(loads.admin_dsn, "UPDATE onceload.snapshot SET taken_at = taken_at - interval '1 day'")
+    loads.load()
+
+    assert [each.position for each in PostgresSnapshots(loads.engine).list("events")] == [2, 1]

@@ -1,75 +1,75 @@
 """The same promises with Spark's own tasks, and what only Spark can do: transforms."""
 
-import errno
 import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import OperationalError
 
 from onceload_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
-from onceload_core.names import Batch, ProducerId
+from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings
+from onceload_jobs.batch.disk_folder import MARK
 from onceload_jobs.batch.job import TransformRefused
-from onceload_jobs.batch.pieces import MadeOf, check_kept, staged_pieces
-from onceload_jobs.batch.spool import open_spool, write_file
-from onceload_jobs.batch.stage import open_stage
-from onceload_jobs.batch.transformed import accept, stage_transformed
+from onceload_jobs.batch.piece import Block, Piece
+from onceload_jobs.batch.stage_folder import RowsLost
 from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.load.staged.kept_batch import publish_batch
-from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, Column, arrow_schema, parse_column
+from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from onceload_jobs.plan.choice import Choice
 from onceload_jobs.publish.replaced_rows import ReplacedRowsDiffer
 from onceload_jobs.work.failures import TasksFailed
-from onceload_jobs.work.spark.reports import message_of, sql_state_of
-from onceload_jobs.work.spark.tasks import SparkTasks, _read, _stage
-from onceload_jobs.write.target import ensure_target
+from onceload_jobs.work.spark.classic import ClassicSpark
+from onceload_jobs.work.spark.made_rows import MadePieces, records
+from onceload_jobs.work.spark.messages import message_of, sql_state_of
+from onceload_jobs.work.spark.spark import Spark
 from tests.loads.conftest import Loads, line
-from tests.waiting import until
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 NO_RECORD = "CAST(NULL AS bigint) AS _producer_id, CAST(NULL AS bigint) AS _sequence"
 
 
-def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> Report:
+def load_by_spark(loads: Loads, tasks: Spark, **changes: Any) -> Report:
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
-    return load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), tasks=tasks)
+    return load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), executor=tasks)
 
 
-def test_a_spark_that_stops_right_after_its_start_is_reported():
+def test_a_spark_that_stops_right_after_its_start_is_reported(monkeypatch):
     """As it may if no master answers."""
 
     class Stopped:
         def __getattr__(self, name: str) -> Any:
-            if name == "defaultParallelism":
+            if name == "range":
                 raise Py4JError("Cannot call methods on a stopped SparkContext")
+            if name == "defaultParallelism":
+                raise Py4JJavaError("", SimpleNamespace(_target_id="", _gateway_client=self))
             return self
 
-        def __call__(self) -> Any:
+        def __call__(self, *_: Any) -> Any:
             return self
 
     context: Any = Stopped()
+    monkeypatch.setattr("onceload_jobs.work.spark.classic.SparkSession", context)
 
     with pytest.raises(TasksFailed, match=r"pipeline events.*The master of a cluster might be unreachable"):
-        _ = SparkTasks("events", context).slots
+        _ = ClassicSpark(context, "events", batch="").slots
 
 
 NEW_WORKER = """
@@ -203,14 +203,22 @@ def test_a_transform_may_read_its_records_several_times_or_make_nothing_of_them(
 
 
 @STAGED
-def test_a_transform_whose_plan_reads_no_record_is_refused(loads, tasks):
-    """Spark leaves out a join that can make no row: nothing would be read, and all of it consumed."""
-    loads.write("a.jsonl", line(1))
+@pytest.mark.parametrize(
+    ("transform", "loaded"),
+    [
+        ("SELECT * FROM records LIMIT 1", 1),
+        # Spark leaves out a join that can make no row, and reads nothing.
+        ("SELECT a.* FROM records AS a JOIN records AS b ON false", 0),
+    ],
+)
+def test_records_that_a_transform_leaves_out_count_as_filtered(loads, tasks, transform, loaded):
+    """They are read and proven before, so it does not matter whether the query reads them."""
+    loads.write("a.jsonl", line(1) + line(2))
 
-    with pytest.raises(SettingRefused, match="reads all of the view records"):
-        load_by_spark(loads, tasks, transform="SELECT a.* FROM records AS a JOIN records AS b ON false")
+    report = load_by_spark(loads, tasks, transform=transform)
 
-    assert loads.ledger.position("events") == 0
+    assert (report.loaded, report.filtered) == (loaded, 2 - loaded)
+    assert load_by_spark(loads, tasks, transform=transform).records == 0
 
 
 @STAGED
@@ -242,10 +250,10 @@ def test_rows_of_a_transform_that_do_not_tell_their_file_are_not_replaced(loads,
     loads.write("a.jsonl", line(1) + line(2))
     declared = replace(loads.declared, transform="SELECT id, amount, note FROM records")
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
-    load(declared, settings, batch=new_batch(), tasks=tasks)
+    load(declared, settings, batch=new_batch(), executor=tasks)
 
     with pytest.raises(SettingRefused, match="a transform without them"):
-        load(declared, replace(settings, choice=Choice(replaces=True)), batch=new_batch(), tasks=tasks)
+        load(declared, replace(settings, choice=Choice(replaces=True)), batch=new_batch(), executor=tasks)
 
     assert loads.rows() == [1, 2]
 
@@ -258,7 +266,7 @@ def test_rows_that_an_earlier_transform_left_without_their_file_are_not_loaded_t
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), choice=Choice(replaces=True))
 
     with pytest.raises(ReplacedRowsDiffer, match=r"'a\.jsonl' \(2 rows .* have no lineage, so their file is unknown"):
-        load(replace(loads.declared, transform=later), settings, batch=new_batch(), tasks=tasks)
+        load(replace(loads.declared, transform=later), settings, batch=new_batch(), executor=tasks)
 
     assert loads.rows() == [1, 2]
 
@@ -271,7 +279,7 @@ def test_a_transform_whose_rows_tell_their_file_replaces_as_many_as_it_made(load
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), choice=Choice(replaces=True))
     load_by_spark(loads, tasks, transform=transform)
 
-    load(replace(loads.declared, transform=transform), settings, batch=new_batch(), tasks=tasks)
+    load(replace(loads.declared, transform=transform), settings, batch=new_batch(), executor=tasks)
 
     assert loads.rows() == [2, 3]
 
@@ -284,13 +292,13 @@ def test_a_transform_does_not_hide_what_is_wrong_with_its_records(loads, tasks):
         load_by_spark(loads, tasks, transform="SELECT * FROM records", quarantine_limit=QuarantineLimit(records=1))
 
 
-@pytest.mark.usually_staged
+@STAGED
 def test_a_task_that_fails_as_often_as_it_is_tried_is_one_sentence(loads, tasks, monkeypatch):
-    monkeypatch.setattr("onceload_jobs.work.spark.tasks._work", _fails)
+    monkeypatch.setattr("onceload_jobs.work.spark.spark._make", _fails)
     loads.write("a.jsonl", line(1))
 
     with pytest.raises(TasksFailed) as failed:
-        load_by_spark(loads, tasks)
+        load_by_spark(loads, tasks, transform="SELECT * FROM records")
 
     reason = f"{CommitOutcomeUnknown.__module__}.CommitOutcomeUnknown: {_UNKNOWN}"
     assert failed.value.reason == f"Spark did not run all tasks: {reason}"
@@ -311,13 +319,10 @@ def _fails(*_: object) -> None:
         ({"transform": "SELEC id FROM records"}, "transform: .*Syntax error at or near 'SELEC'"),
         ({"transform": "SELECT ids FROM records"}, "transform: .*`ids` cannot be resolved"),
         ({"transform": "SELECT id, id FROM records"}, "transform: .*more than one column id"),
-        ({"transform": "SELECT 1 AS id"}, "transform: .*reads all of the view records"),
         (
             {"transform": "SELECT id, CAST(_producer_id AS INT) AS _producer_id, _sequence FROM records"},
             "transform: found _producer_id of another type",
         ),
-        ({"transform": "SELECT * FROM records LIMIT 5"}, "transform: .*without LIMIT"),
-        ({"transform": "SELECT * FROM records TABLESAMPLE (50 PERCENT)"}, "transform: .*without LIMIT"),
         (
             {
                 "transform": "SELECT id FROM records",
@@ -331,13 +336,6 @@ def _fails(*_: object) -> None:
                 "target": Target(schema="public", table="target", write=Write.MERGE, key=("id",), deleted="note"),
             },
             "target.deleted: found note, which the transform makes as text.*Expected a boolean",
-        ),
-        (
-            {
-                "transform": "SELECT CAST(id AS DOUBLE) AS id, note FROM records",
-                "producer": RecordProducer(name="note", sequence="id"),
-            },
-            "producer.sequence: found .* makes as double precision.*Expected a whole number",
         ),
         (
             {"transform": "SELECT id FROM records", "on_rewrite": OnRewrite.REPLACE},
@@ -430,6 +428,31 @@ def test_a_file_that_a_transform_cannot_read_is_named(loads, tasks, transform):
     assert [(note.name, note.needs_a_person) for note in report.notes] == [("b.jsonl.gz", True)]
 
 
+@STAGED
+@pytest.mark.parametrize("is_always", [False, True])
+def test_rows_of_a_transform_that_are_lost_before_they_are_copied_are_made_again(loads, tasks, monkeypatch, is_always):
+    """With the folder, their records are lost too. A folder that loses them each time ends the load."""
+    loads.write("a.jsonl", "".join(map(line, range(100))))
+    content, losses = MadePieces.content, count(1)
+
+    def lose(pieces: MadePieces, piece: Piece, block: Block) -> Iterator[bytes]:
+        if is_always or next(losses) == 1:
+            for path in Path(pieces.folder.path).iterdir():
+                # With its mark, workers go on writing there.
+                if path.name != MARK:
+                    path.unlink()
+        return content(pieces, piece, block)
+
+    monkeypatch.setattr(MadePieces, "content", lose)
+
+    if is_always:
+        with pytest.raises(RowsLost, match=r"Nothing of the batch was loaded\."):
+            load_by_spark(loads, tasks, transform="SELECT * FROM records")
+    else:
+        assert load_by_spark(loads, tasks, transform="SELECT * FROM records").loaded == 100
+    assert loads.rows_or_none() == ([] if is_always else list(range(100)))
+
+
 # Tries that end in the middle, of a transform.
 
 _MANY = 150_000
@@ -446,7 +469,7 @@ _MANY = 150_000
 def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform, is_killed):
     """To the half behind it, an input that breaks off may look like one that has ended."""
     loads.write("a.jsonl", "".join(map(line, range(_MANY))))
-    monkeypatch.setattr("onceload_jobs.work.spark.tasks._read", partial(_breaks_off_once, is_killed))
+    monkeypatch.setattr("onceload_jobs.work.spark.spark.records", partial(_breaks_off_once, is_killed))
 
     report = load_by_spark(loads, tasks, transform=transform)
 
@@ -456,141 +479,12 @@ def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatc
 
 def _breaks_off_once(is_killed: bool, *arguments: Any) -> Iterator[pa.RecordBatch]:  # noqa: FBT001 - partial gives it.
     context = TaskContext.get()
-    for number, batch in enumerate(_read(*arguments)):
+    for number, batch in enumerate(records(*arguments)):
         if number == 2 and context and context.attemptNumber() == 0:
             if is_killed:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the disk went away")
         yield batch
-
-
-@STAGED
-@pytest.mark.parametrize("made", ["id - 2 AS id, note", "id, repeat(note, 2000) AS note"])
-def test_producers_and_ids_of_a_transform_can_be_kept_or_are_refused(loads, tasks, made):
-    loads.write("a.jsonl", line(1) + line(2))
-    producer = RecordProducer(name="note", sequence="id")
-
-    with pytest.raises(TransformRefused, match=r"a row has producer .* and id .*A row needs a producer name of"):
-        load_by_spark(loads, tasks, transform=f"SELECT {made}, _producer_id, _sequence FROM records", producer=producer)
-
-    assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
-
-
-@STAGED
-def test_a_late_try_stages_nothing_while_its_batch_is_published(loads):
-    columns = loads.declared.columns
-    ensure_target(loads.engine, loads.declared, columns=columns)
-    with (
-        open_stage(loads.engine, columns, loads.declared.target, lineage=True) as stage,
-        loads.engine.begin() as publishing,
-    ):
-        check_kept(publishing, stage, 0)
-        with loads.engine.begin() as late, pytest.raises(OperationalError, match="lock timeout"):
-            late.execute(text(f"SET LOCAL lock_timeout = '100ms'; INSERT INTO {stage.pieces} TABLE {stage.pieces}"))
-
-
-@STAGED
-def test_only_the_accepted_one_of_two_tries_counts(loads):
-    """The first has a part of the rows, as one whose input broke off."""
-    target, columns = loads.declared.target, loads.declared.columns
-    ensure_target(loads.engine, loads.declared, columns=columns)
-    some, more = (pa.table(_rows_of(numbers, columns)) for numbers in ([1, 2], [3]))
-    with open_stage(loads.engine, columns, target, lineage=True) as stage:
-        broken_off = stage_transformed(loads.engine, stage, [some], partition=0)
-        whole = stage_transformed(loads.engine, stage, [some, more], partition=0)
-        assert broken_off
-        assert whole
-        # The second time, for an answer that was lost.
-        accept(loads.engine, stage, [whole])
-        accept(loads.engine, stage, [whole])
-
-        assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(1,), (2,), (3,)]
-        assert [part.rows for part in staged_pieces(loads.engine, stage)] == [3]
-
-
-@STAGED
-def test_only_the_files_of_the_accepted_try_count_and_what_found_no_room_is_in_its_table(loads, monkeypatch):
-    target, columns = loads.declared.target, loads.declared.columns
-    ensure_target(loads.engine, loads.declared, columns=columns)
-    some, more, rest = (pa.table(_rows_of(numbers, columns)) for numbers in ([1, 2], [3], [4, 5]))
-    by_file = pa.array([7, 8], pa.int64())
-    some = some.set_column(some.schema.get_field_index(PRODUCER_ID), PRODUCER_ID, by_file)
-    with open_stage(loads.engine, columns, target, lineage=True) as opened, open_spool() as folder:
-        stage = replace(opened, spool=folder, in_files=tuple(opened.writer.names))
-        stage_transformed(loads.engine, stage, [more], partition=0)
-        monkeypatch.setattr("onceload_jobs.batch.pieces.write_file", partial(_full_after, 2, folder))
-        whole = stage_transformed(loads.engine, stage, [some, more, rest], partition=0)
-        assert whole
-        accept(loads.engine, stage, [whole])
-        accept(loads.engine, stage, [whole])
-
-        in_table, *in_files = staged_pieces(loads.engine, stage)
-        assert (in_table.rows, in_table.file, in_table.made_of) == (2, None, ())
-        made_of = tuple(MadeOf(producer_id=ProducerId(number), rows=1, records=0) for number in (7, 8))
-        assert [each.made_of for each in in_files] == [made_of, ()]
-        assert [each.rows for each in in_files] == [2, 1]
-        assert len({path.name for path in Path(folder).iterdir()} - {each.file for each in in_files}) == 1
-        assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(4,), (5,)]
-
-
-def _full_after(files: int, folder: str, _: str, encoded: Iterable[bytes]) -> str:
-    if len(list(Path(folder).iterdir())) > files:
-        raise OSError(errno.ENOSPC, "no space left on device")
-    return write_file(folder, encoded)
-
-
-def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Array]:
-    fields = [*arrow_schema(columns), *LINEAGE]
-    return {
-        field.name: pa.array(numbers) if field.name == "id" else pa.nulls(len(numbers), field.type) for field in fields
-    }
-
-
-@STAGED
-@pytest.mark.parametrize("write", [Write.APPEND, pytest.param(Write.MERGE, marks=pytest.mark.long)])
-@pytest.mark.long
-def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch, write):
-    """Appended rows are in files, and others in tables."""
-    loads.write("a.jsonl", "".join(map(line, range(100))))
-    crashed, home = loads.folder.parent / "crashed", loads.folder.parent / "temporary"
-    home.mkdir()
-    # Files of other tests must not be taken for those of this one.
-    monkeypatch.setattr(tempfile, "tempdir", str(home))
-    monkeypatch.setattr("onceload_jobs.work.spark.tasks._stage", partial(_crashes_once, loads.dsn, home, crashed))
-    transform = "SELECT * FROM records WHERE id >= 50 UNION ALL SELECT * FROM records WHERE id < 50"
-
-    source = replace(loads.declared.source, chunk_bytes=1000)
-    target = replace(loads.declared.target, write=write, key=("id",) if write is Write.MERGE else ())
-
-    report = load_by_spark(loads, tasks, transform=transform, source=source, target=target)
-
-    assert crashed.exists()
-    assert (report.loaded, report.filtered) == (100, 0)
-    assert loads.rows() == list(range(100))
-
-
-def _crashes_once(dsn: str, home: Path, crashed: Path, *arguments: Any) -> Iterator[pa.RecordBatch]:
-    """Before the second branch reads anything, rows of the first are staged, and the server empties all stages."""
-    context = TaskContext.get()
-    if context and context.partitionId() == _BRANCH and not crashed.exists():
-        with create_engine(dsn).begin() as connection:
-            staged = until(
-                lambda: [*connection.execute(_STAGED_ROWS).scalars(), *map(str, home.glob("onceload-rows-*/*"))],
-                "rows of the first branch are staged",
-            )
-            tables = connection.execute(_STAGES).scalars().all()
-            connection.execute(text(f"TRUNCATE {', '.join(tables)}"))
-        crashed.write_text("\n".join(staged))
-    return _stage(*arguments)
-
-
-#: The first partition of the second branch: each reads all of the chunks.
-_BRANCH = 5
-_STAGES = text(
-    "SELECT CAST(CAST(oid AS regclass) AS text) FROM pg_class"
-    " WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
-)
-_STAGED_ROWS = text(f"{_STAGES.text} AND relname LIKE '% transformed %'")
 
 
 @STAGED
@@ -631,7 +525,7 @@ def test_a_kept_batch_of_rows_without_lineage_takes_the_place_of_earlier_ones(lo
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
     for amount in ("1.00", "2.00"):
         loads.write(f"{amount}.jsonl", line(1, amount))
-        load(declared, replace(settings, publishes=False), batch=Batch(amount), tasks=tasks)
+        load(declared, replace(settings, publishes=False), batch=Batch(amount), executor=tasks)
         publish_batch(declared, settings, batch=Batch(amount))
 
     assert loads.rows("amount") == [Decimal("2.00")]

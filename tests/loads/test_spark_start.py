@@ -14,10 +14,10 @@ from tests.waiting import PATIENCE_S
 START = """
 import sys
 from onceload_core.errors import OnceloadError
-from onceload_jobs.work.spark.tasks import SparkTasks
+from onceload_jobs.work.spark.classic import ClassicSpark
 
 try:
-    with SparkTasks.started("events", None, dict([sys.argv[1].split("=")])):
+    with ClassicSpark.started("events", None, dict([sys.argv[1].split("=")])):
         pass
 except OnceloadError as error:
     print(type(error).__name__, int(error.exit_code), error)
@@ -43,7 +43,7 @@ def test_a_jvm_that_is_killed_while_spark_starts_may_be_tried_again(tmp_path, ja
 
     assert (name, int(code)) == ("TasksFailed", ExitCode.CALL_AGAIN)
     assert "Spark did not start" in message
-    assert "Committed rows stay loaded. Retry" in message
+    assert "Committed rows stay loaded. Run the same command again" in message
 
 
 def test_a_java_that_ends_with_an_error_is_refused(tmp_path):

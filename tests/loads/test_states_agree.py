@@ -186,7 +186,7 @@ class World:
         how = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0, choice=choice)
         is_listed = self.landing.is_dir() and not choice.files and lists
         try:
-            report = load(read_pipeline(self.file), how, batch=new_batch(), tasks=InThisProcess())
+            report = load(read_pipeline(self.file), how, batch=new_batch(), executor=InThisProcess())
             self.oracle.has_failed = report.exit_code != 0
         except OnceloadError:
             self.oracle.has_failed = True

@@ -108,7 +108,7 @@ _FOUND_STRUCK: dict[str, tuple[range, Callable[[int], Drawn]]] = {
     ),
 }
 #: Their first load dies when it has loaded a part of a file: behind these commits, and the test says if it does not.
-_CUT = range(23, 31)
+_CUT = range(14, 26)
 _FOUND_CUT: dict[str, Callable[[int], Drawn]] = {
     "the head of one content and the tail of another": lambda at: Drawn(
         Words(publish=Publish.DIRECT), (Append(_A, 20), _dies(at), Rewrite(_A, 20), Load())
@@ -314,7 +314,7 @@ _REPLACING = Words(on_rewrite=OnRewrite.REPLACE)
 
 @pytest.mark.long
 def test_a_retry_at_any_word_of_a_replacement_brings_no_record_twice(stand: Stand):
-    for at in range(60, 110):
+    for at in range(35, 90):
         replacement = Load(replaces=True, fault=Fault.STOPPED, at=at, in_task=False, then=(Retry(),))
         if fault := stand.fault_of(Drawn(_REPLACING, (Append(_PLAIN, 5, bad=2), Load(), replacement))):
             raise fault
@@ -347,7 +347,7 @@ def test_a_record_is_retried_by_the_layout_that_it_was_written_in(stand: Stand):
 @pytest.mark.parametrize("words", [Words(), _RECORDS], ids=["files", "producers"])
 def test_rows_that_a_file_loses_at_any_word_are_staged_again(stand: Stand, words: Words, left: Left):
     before = stand.outcomes["files of rows that were cut"]
-    for at in range(70, 140, 5):
+    for at in range(40, 110, 5):
         cut = Load(fault=Fault.STOPPED, at=at, in_task=False, then=(Cut(left),), keeps_lease=True)
         if fault := stand.fault_of(Drawn(replace(words, chunk_bytes=1500), (Append(_PLAIN, 20), cut))):
             fault.add_note(f"cut at word {at}")

@@ -189,16 +189,16 @@ def test_a_trigger_that_comes_just_before_the_rows_is_counted_with_them(loads, m
         " $$BEGIN DELETE FROM target WHERE id = NEW.id AND id % 2 = 1; RETURN NULL; END$$",
     )
     loads.write("a.jsonl", "".join(map(line, range(10))))
-    counted, comes = target._deleted, iter([True])
+    counted, comes = target._unaltered, iter([True])
 
-    def come_after(*arguments):
-        found = counted(*arguments)
+    def come_after(*arguments, **named):
+        found = counted(*arguments, **named)
         if next(comes, False):
             trigger = "CREATE CONSTRAINT TRIGGER takes AFTER INSERT ON part DEFERRABLE INITIALLY DEFERRED"
             execute(loads.admin_dsn, f"{trigger} FOR EACH ROW EXECUTE FUNCTION take()")
         return found
 
-    monkeypatch.setattr(target, "_deleted", come_after)
+    monkeypatch.setattr(target, "_unaltered", come_after)
     refuses(loads, 5, 10, load=loads.load)
 
 
@@ -236,15 +236,15 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
 
 def alter_before_rows(loads, monkeypatch, altered):
     """Alter the target, as far as its lock lets one, between the look at it and the write."""
-    counted, comes = target._deleted, iter([True])
+    counted, comes = target._unaltered, iter([True])
 
-    def alter_once(*arguments):
-        found = counted(*arguments)
+    def alter_once(*arguments, **named):
+        found = counted(*arguments, **named)
         if next(comes, False):
             execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
         return found
 
-    monkeypatch.setattr(target, "_deleted", alter_once)
+    monkeypatch.setattr(target, "_unaltered", alter_once)
 
 
 @pytest.mark.parametrize("altered", ["SET UNLOGGED", "ALTER id TYPE double precision", "DROP note"])
@@ -253,16 +253,16 @@ def test_no_table_is_altered_between_the_look_at_it_and_its_rows(loads, monkeypa
     loads.write("a.jsonl", line(1))
     refused: list[str] = []
 
-    def alter_once(*arguments):
-        found = counted(*arguments)
+    def alter_once(*arguments, **named):
+        found = counted(*arguments, **named)
         if not refused:
             with pytest.raises(LockNotAvailable) as locked:
                 execute(loads.admin_dsn, f"SET lock_timeout = '50ms'; ALTER TABLE target {altered}")
             refused.append(str(locked.value))
         return found
 
-    counted = target._deleted
-    monkeypatch.setattr(target, "_deleted", alter_once)
+    counted = target._unaltered
+    monkeypatch.setattr(target, "_unaltered", alter_once)
 
     assert counts(loads.load()) == (1, 0, 0)
     assert refused
@@ -311,10 +311,8 @@ def test_a_column_that_is_altered_during_a_load_takes_no_commit(loads, monkeypat
     loads.write("a.jsonl", "".join(map(line, range(10))))
     monkeypatch.setattr("onceload_jobs.load.sessions.ensure_target", alter_after(ensure_target, loads, altered))
 
-    with pytest.raises(SettingRefused, match=r"found (id|amount|note) is") as refused:
+    with pytest.raises(CommitRefused, match=r"found (id|amount|note) is"):
         loads.load()
-    # A stage is not even made for another kind of table.
-    assert isinstance(refused.value, CommitRefused) == loads.declared.is_direct
 
     assert loads.ask(POSITION) == [(0,)]
     monkeypatch.undo()

@@ -19,7 +19,7 @@ from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
-from onceload_jobs.publish.publish import BatchIncomplete
+from onceload_jobs.publish.completeness import BatchIncomplete
 from onceload_jobs.read.checked_parts import FileRewritten, ReadPart, read_parts
 from tests.loads.conftest import InThisProcess, Loads
 
@@ -149,7 +149,7 @@ def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iter
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.work.load_delivery.read_parts", reading)
+        patched.setattr("onceload_jobs.read.blocks.read_parts", reading)
         yield patched
 
 
@@ -192,7 +192,7 @@ def test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing(of_devi
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.work.load_delivery.read_parts", fails)
+        patched.setattr("onceload_jobs.read.blocks.read_parts", fails)
         with pytest.raises(BatchIncomplete, match="no memory"):
             of_devices.load()
     before = of_devices.ask("SELECT count(*) FROM onceload.ledger")
@@ -207,7 +207,7 @@ def test_a_kept_batch_holds_nothing_that_would_overtake(of_devices):
     of_devices.write("f2.jsonl", records(1000, 1010))
     settings = LoadSettings(ledger=LedgerSettings(dsn=of_devices.dsn), wait_s=0)
     staging = replace(settings, publishes=False)
-    load(of_devices.declared, staging, batch=Batch("one"), tasks=InThisProcess())
+    load(of_devices.declared, staging, batch=Batch("one"), executor=InThisProcess())
 
     report = publish_batch(of_devices.declared, settings, batch=Batch("one"))
 

@@ -1,22 +1,18 @@
 """The same content under another name, where content is what makes a file the same: whatever way it came there."""
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from onceload_core.names import SessionName
 from onceload_core.postgres import LedgerSettings
-from onceload_core.postgres.deliveries import PostgresDeliveries
-from onceload_core.postgres.sessions import session_of
 from onceload_core.verdicts import Order
-from onceload_jobs.batch.job import Job, engine_of
-from onceload_jobs.files.notes import Note
+from onceload_jobs.executor.executor import Outcome, called
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
-from onceload_jobs.pipeline.declared import Identity, OnRewrite, Publish, RecordProducer
-from onceload_jobs.work.session import MoreWork
+from onceload_jobs.pipeline.declared import Declared, Identity, OnRewrite, Publish, RecordProducer
 from tests.loads.conftest import InThisProcess, Loads, line
 
 pytestmark = pytest.mark.usually_staged
@@ -115,17 +111,18 @@ def test_a_file_is_found_that_was_packed_and_unpacked_again(logs):
 
 
 class AllButTheFirst(InThisProcess):
-    """Tasks of which one never ran."""
+    """The load is killed before one of its tasks has run."""
 
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        board = PostgresDeliveries(engine_of(job), job.declared.name, job.declared.delivery)
-        lost = board.open_session(session_of(job.batch, "lost"))
-        assert lost
-        board.take(lost)
-        with pytest.MonkeyPatch.context() as patched:
-            # The test does not wait until it is found to be lost.
-            patched.setattr(MoreWork, "may_come", lambda _: False)
-            return super().run(job, sessions)
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        for number, item in list(enumerate(items))[1:]:
+            yield number, called(function, item)
+        raise KeyboardInterrupt
+
+
+def load_all_but_the_first(declared: Declared, dsn: str) -> None:
+    settings = LoadSettings(ledger=LedgerSettings(dsn=dsn), wait_s=0)
+    with pytest.raises(KeyboardInterrupt):
+        load(declared, settings, batch=new_batch(), executor=AllButTheFirst())
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -134,8 +131,7 @@ def test_a_chunk_that_was_never_loaded_is_loaded_of_the_copy(logs, packed):
     path = logs.write("app.log", lines(1, 2, 3))
     in_chunks = replace(logs.declared.source, chunk_bytes=1)
     declared = replace(logs.declared, source=in_chunks, publish=Publish.DIRECT)
-    settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0)
-    load(declared, settings, batch=new_batch(), tasks=AllButTheFirst())
+    load_all_but_the_first(declared, logs.dsn)
     content = path.read_bytes()
     path.unlink()
     logs.write("app.log.1.gz" if packed else "app.log.1", gzip.compress(content) if packed else content)

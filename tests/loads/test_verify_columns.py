@@ -128,7 +128,7 @@ def test_a_file_that_was_replaced_under_a_new_version_is_compared_and_no_note_sa
     settings = LoadSettings(
         ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, choice=chosen(loads.declared, files=(), replaces=True)
     )
-    load(loads.declared, settings, batch=Batch("again"), tasks=InThisProcess())
+    load(loads.declared, settings, batch=Batch("again"), executor=InThisProcess())
 
     found = verified(loads, deep=True)
     assert (named(found), found.not_compared, found.rows_compared) == ([], (), 2)

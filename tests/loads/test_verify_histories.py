@@ -267,7 +267,7 @@ def test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced(loads
     assert verification.not_compared == ()
     chosen = Choice(files=("a.jsonl",), replaces=True)
     how = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, choice=chosen)
-    load(loads.declared, how, batch=new_batch(), tasks=InThisProcess())
+    load(loads.declared, how, batch=new_batch(), executor=InThisProcess())
     assert (loads.rows(), named(verified(loads, deep=True))) == ([1, 1, 2, 2], [])
 
 

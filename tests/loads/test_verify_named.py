@@ -113,7 +113,7 @@ def test_rows_that_were_rewound_and_loaded_again_are_compared(loaded):
     assert named(verified(loaded, deep=True)) == []
 
 
-@pytest.mark.parametrize("devices", ["ordered"], indirect=True)
+@pytest.mark.parametrize("devices", [Order.ORDERED], indirect=True)
 def test_merged_rows_equal_the_record_that_their_lineage_names(devices):
     assert devices.declared.producer.order is Order.ORDERED
     devices.declared = replace(

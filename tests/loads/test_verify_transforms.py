@@ -13,7 +13,7 @@ from onceload_jobs.pipeline.declared import OnRewrite, Publish, Target, Write
 from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.findings import Kind
 from onceload_jobs.verify.verify import Verification, verify
-from onceload_jobs.work.spark.tasks import SparkTasks
+from onceload_jobs.work.spark.spark import Spark
 from tests.loads.conftest import InThisProcess, Loads, line
 
 #: One row for each note, of no record.
@@ -51,9 +51,9 @@ def write(loads: Loads, name: str, *notes: str) -> None:
     loads.write(name, "".join(line(number, note=note) for number, note in enumerate(notes)))
 
 
-def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> None:
+def load_by_spark(loads: Loads, tasks: Spark, **changes: Any) -> None:
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
-    load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), tasks=tasks)
+    load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), executor=tasks)
 
 
 def verified(loads: Loads, *, deep: bool = False, **changes: Any) -> Verification:
@@ -404,7 +404,7 @@ def replace_by(loads: Loads, *notes: str) -> None:
     write(loads, "a.jsonl", *notes)
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), differences_accepted=True)
     declared = replace(loads.declared, on_rewrite=OnRewrite.REPLACE)
-    load(declared, settings, batch=Batch(new_batch()), tasks=InThisProcess())
+    load(declared, settings, batch=Batch(new_batch()), executor=InThisProcess())
 
 
 def test_rows_without_lineage_that_a_replacement_left_behind_are_from_nowhere(loads):

@@ -1,7 +1,7 @@
 """A pipeline file that is edited between loads, or while one runs: no record is lost, and none is loaded twice."""
 
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,8 +18,6 @@ from onceload_core.postgres.by_hand import redrive
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.upkeep import forget_messages
 from onceload_core.verdicts import Order
-from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note
 from onceload_jobs.load import offering
 from onceload_jobs.load.consume import consume
 from onceload_jobs.load.load import load, take_version
@@ -58,11 +56,10 @@ class Meanwhile(InThisProcess):
     happens: Callable[[], object]
     has_happened: bool = field(default=False, init=False)
 
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+    def begins(self) -> None:
         if not self.has_happened:
             self.has_happened = True
             self.happens()
-        return super().run(job, sessions)
 
 
 def lines(*numbers: int) -> str:
@@ -82,11 +79,11 @@ def below(loads: Loads, path: str, **of_file: Any) -> Declared:
 
 
 def load_while(loads: Loads, declared: Declared, happens: Callable[[], object]) -> Report:
-    return load(declared, settings_of(loads), batch=new_batch(), tasks=Meanwhile(happens))
+    return load(declared, settings_of(loads), batch=new_batch(), executor=Meanwhile(happens))
 
 
 def load_now(loads: Loads, declared: Declared, **settings: Any) -> Report:
-    return load(declared, settings_of(loads, **settings), batch=new_batch(), tasks=InThisProcess())
+    return load(declared, settings_of(loads, **settings), batch=new_batch(), executor=InThisProcess())
 
 
 def killed() -> None:
@@ -155,7 +152,7 @@ def test_chunks_handed_out_before_the_path_was_edited_are_not_loaded_under_their
 def test_a_batch_that_was_staged_before_the_path_was_edited_is_not_published(loads):
     loads.write("day/a.jsonl", lines(1, 2))
     narrow, wide, batch = below(loads, "day/*.jsonl"), below(loads, "*/*.jsonl"), Batch("kept")
-    staged = load(narrow, settings_of(loads, publishes=False), batch=batch, tasks=InThisProcess())
+    staged = load(narrow, settings_of(loads, publishes=False), batch=batch, executor=InThisProcess())
     load_now(loads, wide)
 
     for declared in (narrow, wide):
@@ -426,7 +423,7 @@ def test_a_batch_that_was_to_replace_rows_deletes_none_once_the_file_says_stop(l
     load_now(loads, loads.declared)
     file.write_text(lines(3, 4))
     replacing = edited(loads, on_rewrite=OnRewrite.REPLACE)
-    load(replacing, settings_of(loads, publishes=False), batch=batch, tasks=InThisProcess())
+    load(replacing, settings_of(loads, publishes=False), batch=batch, executor=InThisProcess())
 
     with pytest.raises(NothingKept, match="edited after the batch was staged"):
         publish_batch(loads.declared, settings_of(loads), batch=batch)

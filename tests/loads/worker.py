@@ -6,11 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import IO, Any
 
 import psutil
@@ -139,7 +140,14 @@ def _kill(processes: set[psutil.Process]) -> None:
 
 
 @contextmanager
-def running_load(pipeline_file: Path, *, dsn: str, batch: str, options: Sequence[str] = ()) -> Iterator[RunningLoad]:
+def running_load(
+    pipeline_file: Path,
+    *,
+    dsn: str,
+    batch: str,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[RunningLoad]:
     """Load, as a shell would; whatever is left of it when the block ends is killed."""
     command = [sys.executable, "-m", "onceload", "load", str(pipeline_file), "--json", "--batch", batch, *options]
     folder = pipeline_file.parent
@@ -148,7 +156,7 @@ def running_load(pipeline_file: Path, *, dsn: str, batch: str, options: Sequence
         process = subprocess.Popen(
             command,
             cwd=_ROOT,
-            env={**os.environ, "ONCELOAD_DSN": dsn},
+            env={**os.environ, "ONCELOAD_DSN": dsn, **environment},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=words,

@@ -148,18 +148,8 @@ def ack(board: Board, name: SessionName, epoch: Epoch, delivery_id: DeliveryId) 
     return _put(board, _moved(_get_held(board, name, epoch, delivery_id), Event.ACK))
 
 
-def stage(board: Board, name: SessionName, epoch: Epoch, delivery_id: DeliveryId) -> Board:
-    """Say that all of a delivery is staged, so that its batch may be published."""
-    return _put(board, _moved(_get_held(board, name, epoch, delivery_id), Event.STAGE))
-
-
-def publish(board: Board, delivery_id: DeliveryId) -> Board:
-    """Close a staged delivery; belongs in the commit that publishes its batch."""
-    return _put(board, _moved(_get_delivery(board, delivery_id), Event.PUBLISH))
-
-
 def withdraw(board: Board, delivery_id: DeliveryId) -> Board:
-    """Give a delivery up with its batch, also out of the hands of a worker: what that stages is never published."""
+    """Give up a delivery that is held, by hand: what its worker commits then is refused."""
     return _put(board, _moved(_get_delivery(board, delivery_id), Event.WITHDRAW))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from onceload_core.checks import check_name, check_producers
 from onceload_core.declaration import (
     IDENTITY,
     MESSAGE_ID,
@@ -44,12 +45,9 @@ from onceload_core.ports import (
     KnownProducer,
     Outcome,
     Outlook,
-    Proof,
     QuarantineState,
     Session,
     Settlement,
-    check_name,
-    check_producers,
     unwatched,
 )
 from onceload_core.postgres.quarantine import digest_of
@@ -59,6 +57,7 @@ from onceload_core.replay import (
     Entry,
     EntryKind,
     ProducerState,
+    Proof,
     Receipt,
     Snapshot,
     States,
@@ -125,8 +124,14 @@ class MemoryLedger:
 
     def commit(self, commit: Commit[Book]) -> Position:
         """Publish the rows and record what was consumed: both or neither."""
+        book = deepcopy(self.book(commit.session.pipeline))
+        position = self._commit_in(book, commit)
+        self._books[commit.session.pipeline] = book
+        self._reached(CommitStep.COMMITTED)
+        return position
+
+    def _commit_in(self, book: Book, commit: Commit[Book]) -> Position:
         session, now = commit.session, self._clock()
-        book = deepcopy(self.book(session.pipeline))
         self._reached(CommitStep.BEGUN)
         refuse_other_rows(commit, commit.write_rows(book))
         self._reached(CommitStep.ROWS_WRITTEN)
@@ -148,14 +153,14 @@ class MemoryLedger:
         self._reached(CommitStep.ENTRY_RECORDED)
         _ack(book, session, commit.claim, is_last=commit.is_last)
         self._reached(CommitStep.DELIVERY_ACKED)
-        self._books[session.pipeline] = book
-        self._reached(CommitStep.COMMITTED)
         return position
 
     def settle(self, settlement: Settlement[Book]) -> Position:
         """Publish the rows and record what became of quarantined records: both or neither."""
         session, now = settlement.session, self._clock()
         book = deepcopy(self.book(session.pipeline))
+        if settlement.load is not None:
+            self._commit_in(book, settlement.load)
         self._reached(CommitStep.BEGUN)
         refuse_other_rows(settlement, settlement.write_rows(book))
         self._reached(CommitStep.ROWS_WRITTEN)
@@ -385,6 +390,12 @@ class MemoryLedger:
                 filtered=sum(entry.counts.filtered for entry in its_own),
             ),
             bytes=sum(entry.bytes for entry in its_own),
+            has_quarantined=any(
+                entry.counts.quarantined for entry in self.entries(pipeline, after=Position(0)) if entry.batch == batch
+            ),
+            has_replaced=any(
+                receipt.condition is Condition.REPLACED for entry in its_own for receipt in entry.receipts
+            ),
         )
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
@@ -555,7 +566,8 @@ def _settle(book: Book, settlement: Settlement[Book]) -> tuple[Receipt, ...]:
         names = tuple(f"the quarantined record {sequence_id} of producer {key}" for key, sequence_id in refused)
         raise AlreadyConsumed(book.declared.name, names)
     book.quarantine.update(dict.fromkeys(settlement.records, settlement.state))
-    return tuple(_settled(book, settlement.kind, *each) for each in settlement.spans.items())
+    rows_of = settlement.rows_of
+    return tuple(_settled(book, key, spans, rows=rows_of.get(key, 0)) for key, spans in settlement.spans.items())
 
 
 def _may_settle(book: Book, kind: EntryKind, record: tuple[ProducerId, int]) -> bool:
@@ -566,11 +578,10 @@ def _may_settle(book: Book, kind: EntryKind, record: tuple[ProducerId, int]) -> 
     return is_held and not (is_replaced and kind is EntryKind.RETRY)
 
 
-def _settled(book: Book, kind: EntryKind, producer_id: ProducerId, spans: SpanSet) -> Receipt:
+def _settled(book: Book, producer_id: ProducerId, spans: SpanSet, *, rows: int) -> Receipt:
     """A receipt that names its producer as the one of the quarantine did, because the producer may be forgotten."""
     receipts = (receipt for entry in book.entries for receipt in entry.receipts if receipt.producer_id == producer_id)
     quarantined = next(receipt for receipt in receipts if spans.spans[0].first in receipt.spans)
-    rows = spans.count if kind is EntryKind.RETRY else 0
     return replace(quarantined, spans=spans, rows=rows, records=0, digest=None, fingerprint=None, size=None)
 
 

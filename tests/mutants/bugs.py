@@ -5,6 +5,7 @@ from dataclasses import dataclass
 GUARDS = "dedup_core/onceload_core/guards.py"
 LEDGER = "dedup_core/onceload_core/postgres/ledger.py"
 COMMIT = "dedup_core/onceload_core/postgres/commit.py"
+PIPELINE_ROW = "dedup_core/onceload_core/postgres/pipeline_row.py"
 PRODUCERS = "dedup_core/onceload_core/postgres/producers.py"
 CONNECTION = "dedup_core/onceload_core/postgres/connection.py"
 CONNECTION_SQL = "dedup_core/onceload_core/postgres/connection.sql"
@@ -53,6 +54,8 @@ OF_VERIFIED_HISTORIES = "tests/loads/test_verify_histories.py"
 OF_POSTGRES_TRANSFORMS = "tests/loads/test_postgres_transform.py"
 OF_TRANSFORMS = "tests/loads/test_verify_transforms.py"
 OF_GAPS = "tests/loads/test_verify_gaps.py"
+OF_VERIFYING_WORKERS = "tests/loads/test_verify_workers.py"
+_SHARED = "test_workers_share_the_files_and_find_what_one_finds_in_the_same_order"
 OF_REPLACED_ROWS = "tests/loads/test_replaced_rows.py"
 OF_REPLACED_BY_NOTHING = "tests/loads/test_replaced_by_nothing.py"
 OF_CHOICES = "tests/loads/test_choice.py"
@@ -93,6 +96,7 @@ OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_NOTHING_GOOD = "tests/loads/test_nothing_good.py"
 OF_QUARANTINE = "tests/loads/test_quarantine.py"
 OF_RETRIES = "tests/loads/test_retry.py"
+OF_RETRY_ROADS = "tests/loads/test_retry_roads.py"
 OF_ACTIONS = "tests/console/test_actions.py"
 OF_PAGES = "tests/console/test_pages.py"
 OF_TURNS = "tests/loads/test_turns.py"
@@ -171,7 +175,7 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="fence left out: an earlier epoch of a session commits",
-        file=COMMIT,
+        file=PIPELINE_ROW,
         correct="    if not taken.is_latest:\n",
         wrong="    if taken.is_latest is None:\n",
         tests=(f"{OF_COMMITS}::test_an_earlier_life_of_a_session_is_refused",),
@@ -260,14 +264,14 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="a connection that is lost is asked for the end of its transaction",
-        file=COMMIT,
+        file=PIPELINE_ROW,
         correct="if not error.connection_invalidated and has_committed(",
         wrong="if has_committed(",
         tests=("tests/fault/test_kill_points.py",),
     ),
     Bug(
         name="rows and proof in two transactions, should write_rows end the first",
-        file=COMMIT,
+        file=PIPELINE_ROW,
         correct="    if taken.transaction_id != transaction_id:\n",
         wrong="    if taken.transaction_id is None:\n",
         tests=(f"{IN_POSTGRES}::test_the_writer_of_the_rows_must_leave_the_transaction_open",),
@@ -296,8 +300,8 @@ COMMIT_BUGS = (
     Bug(
         name="business ids that stay on the server are not recorded",
         file=COMMIT,
-        correct="    if isinstance(commit, BulkCommit) and commit.offered_messages is not None:\n",
-        wrong="    if isinstance(commit, BulkCommit) and commit.offered_messages == commit.batch:\n",
+        correct='        yield on_table(SQL["messages_in_a_table"], commit.offered_messages), {}\n',
+        wrong="        yield from ()\n",
         tests=(f"{OF_BUSINESS_IDS}::test_a_business_id_takes_effect_once_in_its_window",),
     ),
     Bug(
@@ -361,7 +365,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         name="work of an earlier version of the pipeline file is committed",
-        file="dedup_core/onceload_core/postgres/commit.py",
+        file=PIPELINE_ROW,
         correct="    refuse_other_version(session.pipeline, session.version, version_in(taken))\n",
         wrong="",
         tests=(f"{OF_DECLARATIONS}::test_nothing_that_was_begun_under_an_earlier_version_takes_effect",),
@@ -398,9 +402,8 @@ CLAIM_BUGS = (
     Bug(
         name="an earlier epoch of a session claims",
         file=LEDGER_SQL,
-        correct="  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch\n"
-        "RETURNING delivery_id;",
-        wrong="  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session\nRETURNING delivery_id;",
+        correct="WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch\n    RETURNING delivery_id\n",
+        wrong="WHERE pipeline_id = :pipeline_id AND name = :session\n    RETURNING delivery_id\n",
         tests=(f"{OF_CLAIMS}::test_an_earlier_life_can_claim_nothing",),
     ),
     Bug(
@@ -753,17 +756,17 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a stage that a crash emptied is published",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="    if kept != pieces + 1:\n",
-        wrong="    if kept > pieces + 1:\n",
-        tests=(f"{OF_LOADS}::test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again",),
+        file="spark_jobs/onceload_jobs/publish/table_road.py",
+        correct="        check_there(connection, self.stage)\n",
+        wrong="",
+        tests=("tests/loads/test_load.py::test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again",),
     ),
     Bug(
-        name="a piece that two tries read is staged twice",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct='"insert_piece", binds).rowcount == 1',
-        wrong='"insert_piece", binds).rowcount >= 0',
-        tests=(f"{OF_TRIES}::test_a_piece_is_staged_once_though_the_answer_was_lost",),
+        name="a stage that is filled again keeps the rows of the first time",
+        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        correct='                    run(connection, f"TRUNCATE {table}")\n',
+        wrong="                    pass\n",
+        tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections",),
     ),
     Bug(
         name="a cut before a newline instead of behind it",
@@ -787,13 +790,6 @@ LOAD_BUGS = (
         tests=(f"{OF_LOADS}::test_a_task_that_reads_more_when_it_is_tried_again_repeats_nothing",),
     ),
     Bug(
-        name="pieces that two tries cut in different places are published together",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="    return are_there and not _overlap(pieces)\n",
-        wrong="    return are_there\n",
-        tests=(f"{OF_TRIES}::test_pieces_that_overlap_are_not_whole",),
-    ),
-    Bug(
         name="a file that was rewritten since it was planned is read",
         file="spark_jobs/onceload_jobs/read/checked_parts.py",
         correct="        if resemblance not in (Resemblance.SAME, Resemblance.GROWN):\n",
@@ -802,7 +798,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="half a file takes the place of a whole one",
-        file="spark_jobs/onceload_jobs/publish/publish.py",
+        file="spark_jobs/onceload_jobs/publish/completeness.py",
         correct="        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))\n",
         wrong="        if False\n",
         tests=("tests/loads/test_refused.py::test_a_file_that_breaks_off_does_not_replace_what_was_loaded_of_it",),
@@ -844,10 +840,12 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a generation whose rows were deleted does not count as replaced",
-        file="spark_jobs/onceload_jobs/publish/publish.py",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
         correct="advances=read + _noted_as_replaced(replaced),",
         wrong="advances=read,",
-        tests=(KILLED_REPLACING,),
+        tests=(
+            "tests/loads/test_killed_replace.py::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once",
+        ),
     ),
     Bug(
         name="a load of some files takes all",
@@ -867,51 +865,37 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a record that occurs twice in a batch is published twice",
-        file="spark_jobs/onceload_jobs/publish/by_producer.sql",
-        correct="bool_and(rows = ids AND {all_new})",
-        wrong="bool_and({all_new})",
+        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        correct="    is_first[1:] = (producers[1:] != producers[:-1]) | (ids[1:] != ids[:-1])\n",
+        wrong="",
         tests=(f"{OF_RECORD_PRODUCERS}::test_a_record_that_occurs_twice_in_a_first_batch_takes_effect_once",),
     ),
     Bug(
-        name="a record that occurs twice in a batch with old ones is published twice",
-        file="spark_jobs/onceload_jobs/publish/by_producer.sql",
-        correct=" AS ranked WHERE _position = 1;",
-        wrong=" AS ranked;",
-        tests=(f"{OF_RECORD_PRODUCERS}::test_the_server_decides_as_judge_does",),
+        name="of several rows of one id, not the first one counts",
+        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        correct="np.lexsort((in_file, files, ids, producers))",
+        wrong="np.lexsort((-in_file, files, ids, producers))",
+        tests=("tests/unit/test_new_ids.py::test_the_first_record_of_each_id_that_is_not_consumed_is_new",),
     ),
     Bug(
-        name="all rows of a record are left out for one of their business ids",
-        file="spark_jobs/onceload_jobs/publish/by_message.sql",
-        correct="repeat._message = there._message AND {is_same_record}",
-        wrong="{is_same_record}",
-        tests=(f"{OF_BUSINESS_IDS}::test_each_row_of_a_record_counts_by_its_own_id",),
-    ),
-    Bug(
-        name="a repeated business id leaves out the rows of its first record too",
-        file="spark_jobs/onceload_jobs/publish/by_message.sql",
-        correct="repeat._message = there._message AND {is_same_record}",
-        wrong="repeat._message = there._message",
-        tests=(f"{OF_BUSINESS_IDS}::test_each_row_of_a_record_counts_by_its_own_id",),
-    ),
-    Bug(
-        name="each local session imports pandas",
-        file="spark_jobs/onceload_jobs/work/local/tasks.py",
+        name="each local worker imports pandas",
+        file="spark_jobs/onceload_jobs/executor/local.py",
         correct="    keep_pandas_out()\n",
         wrong="",
         tests=("tests/integration/test_cli_results.py::test_the_sessions_of_a_load_do_not_import_pandas",),
     ),
     Bug(
         name="a business id that occurs twice in a batch is published twice",
-        file="spark_jobs/onceload_jobs/publish/by_message.sql",
-        correct="AS ranked WHERE _position > 1;",
-        wrong="AS ranked WHERE false;",
+        file="spark_jobs/onceload_jobs/work/by_message.py",
+        correct='    is_first[1:] = by_hash["hash"][1:] != by_hash["hash"][:-1]\n',
+        wrong="",
         tests=(f"{OF_BUSINESS_IDS}::test_a_business_id_takes_effect_once_in_its_window",),
     ),
     Bug(
         name="a record that took effect in another file is published again",
-        file="spark_jobs/onceload_jobs/publish/by_producer.sql",
-        correct="bool_and(rows = ids AND {all_new})",
-        wrong="bool_and(rows = ids)",
+        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        correct="is_first & ~consumed.cover(producers, ids)",
+        wrong="is_first",
         tests=(f"{OF_RECORD_PRODUCERS}::test_an_id_that_was_jumped_over_is_late_or_lost_as_declared",),
     ),
     Bug(
@@ -1343,20 +1327,6 @@ BOARD_BUGS = (
         tests=(f"{OF_BOARD}::test_any_history_is_that_of_the_machine",),
     ),
     Bug(
-        name="an earlier epoch of a session marks a delivery as staged",
-        file=BOARD_SQL,
-        correct="AND session_id = :session_id AND epoch = :epoch AND is_staged;",
-        wrong="AND session_id = :session_id AND is_staged;",
-        tests=(f"{OF_BOARD}::test_any_history_of_a_batch_is_that_of_the_machine",),
-    ),
-    Bug(
-        name="a dead letter goes with the batch that is published without it",
-        file=BOARD_SQL,
-        correct="SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'dead';",
-        wrong="SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'waiting';",
-        tests=(f"{OF_BOARD}::test_any_history_of_a_batch_is_that_of_the_machine",),
-    ),
-    Bug(
         name="work that waits on the board is planned again",
         file=CLAIM_VIEW,
         correct="delivery.state IN ('waiting', 'held', 'dead'))",
@@ -1381,10 +1351,10 @@ BOARD_BUGS = (
     ),
     Bug(
         name="files have the columns of the stage instead of those of the target",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="encoded(rows, writer.columns, names=stage.in_files)",
-        wrong="encoded(rows, writer.columns, names=writer.names)",
-        tests=("tests/loads/test_spool.py::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
+        file="spark_jobs/onceload_jobs/load/road.py",
+        correct="    if road is Road.BATCH:\n        return Writer.into_target(",
+        wrong="    if road is None:\n        return Writer.into_target(",
+        tests=("tests/loads/test_stage_folder.py::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
     ),
     Bug(
         name="a connection keeps a statement whose plan is gone",
@@ -1402,16 +1372,6 @@ BOARD_BUGS = (
         correct="            rows_of[each.producer_id] += each.rows\n",
         wrong="",
         tests=("tests/loads/test_spark.py::test_a_transform_that_keeps_records_keeps_their_lineage",),
-    ),
-    Bug(
-        name="rows of a transform that find no room in a file are lost",
-        file="spark_jobs/onceload_jobs/batch/transformed.py",
-        correct="            if each.rows and _count(",
-        wrong="            if each.rows and not each.files and _count(",
-        tests=(
-            "tests/loads/test_spark.py::"
-            "test_only_the_files_of_the_accepted_try_count_and_what_found_no_room_is_in_its_table",
-        ),
     ),
     Bug(
         name="a fixed session ends while more is to be handed out to it",
@@ -1470,7 +1430,7 @@ BOARD_BUGS = (
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
         correct="    if sqlstate(error) != _NULL:\n",
         wrong="    if error:\n",
-        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_all_rows_of_a_business_id_that_the_query_makes_take_effect_once",),
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_null_in_a_column_that_must_have_none_is_refused",),
     ),
     Bug(
         name="a column of a type that loads do not write is refused as one that could lose values",
@@ -1484,11 +1444,15 @@ BOARD_BUGS = (
     ),
     Bug(
         name="files of a delivery that killed its worker are committed together",
-        file="spark_jobs/onceload_jobs/work/load_delivery.py",
-        correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"
-        "            on_chunk(",
+        file="spark_jobs/onceload_jobs/read/blocks.py",
+        correct=(
+            "            if held:\n                yield held, False\n"
+            "                held, held_bytes = [], 0\n            on_chunk("
+        ),
         wrong="            on_chunk(",
-        tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding]",),
+        tests=(
+            "tests/loads/test_deadly_files.py::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding]",
+        ),
     ),
     Bug(
         name="a file that fails takes all of its delivery with it",
@@ -1505,18 +1469,13 @@ BOARD_BUGS = (
         tests=(f"{OF_DEADLY_FILES}::test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker",),
     ),
     Bug(
-        name="a batch is published, and with it goes the dead letter of a file that kills its worker",
+        name="a batch is published, and the file that killed its workers is not set aside",
         file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
-        correct="        dead = self._detach_dead_letters(claim)\n",
-        wrong="        dead: set[tuple[ProducerId, int]] = set()\n",
-        tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",),
-    ),
-    Bug(
-        name="a follower keeps what it held when it failed",
-        file="spark_jobs/onceload_jobs/work/in_process.py",
-        correct="            self.close()\n            raise",
-        wrong="            raise",
-        tests=(f"{OF_SESSION_TROUBLES}::test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile",),
+        correct="            self._set_aside(culprits)\n",
+        wrong="",
+        tests=(
+            "tests/loads/test_deadly_files.py::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",
+        ),
     ),
     Bug(
         name="a delivery whose handing out got no answer is kept by a heartbeat",
@@ -1526,19 +1485,19 @@ BOARD_BUGS = (
         tests=(f"{OF_SESSION_TROUBLES}::test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat",),
     ),
     Bug(
-        name="a batch is offered once, also if its connection is from before a crash of the server",
+        name="a stage is opened once, also if its connection is from before a crash of the server",
         file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
-        correct="until_answered(partial(self._context.board.offer_batch, claim, offers, batch=self._context.batch))",
-        wrong="self._context.board.offer_batch(claim, offers, batch=self._context.batch)",
-        tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections_before_it_offers_its_batch",),
+        correct="until_answered(partial(open_tables, self._context.engine, self._job, staging))",
+        wrong="open_tables(self._context.engine, self._job, staging)",
+        tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections",),
     ),
     Bug(
         name="a batch that must be whole is published without its dead letters",
         file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
-        correct="        if dead and self._declared.is_published_whole:\n",
-        wrong="        if dead and not dead:\n",
+        correct="        if self._declared.is_published_whole:\n",
+        wrong="        if False:\n",
         tests=(
-            f"{OF_FAILED_DELIVERIES}::test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_chunk",
+            "tests/loads/test_failed_deliveries.py::test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_chunk",
         ),
     ),
 )
@@ -1582,11 +1541,11 @@ BATCH_BUGS = (
         tests=(f"{OF_VERIFIED_HISTORIES}::test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced",),
     ),
     Bug(
-        name="Postgres makes rows again although they are there",
+        name="Postgres makes rows again beside those that are there",
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
-        correct="        if not made:\n",
-        wrong="        if made is not None:\n",
-        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_are_made_once_although_the_answer_is_lost",),
+        correct='        run(connection, f"TRUNCATE {stage.rows}")\n',
+        wrong="",
+        tests=("tests/loads/test_postgres_transform.py::test_rows_are_made_again_if_the_answer_is_lost",),
     ),
     Bug(
         name="Postgres may make rows of some records only",
@@ -1614,7 +1573,7 @@ BATCH_BUGS = (
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
         correct="    for name in _never_null(job):\n",
         wrong="    for name in ():\n",
-        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_all_rows_of_a_business_id_that_the_query_makes_take_effect_once",),
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_null_in_a_column_that_must_have_none_is_refused",),
     ),
     Bug(
         name="a value is rounded because a table that the query reads was altered",
@@ -1632,22 +1591,15 @@ BATCH_BUGS = (
     ),
     Bug(
         name="records that Postgres transforms count as rows",
-        file="spark_jobs/onceload_jobs/work/load_delivery.py",
-        correct="        rows = staged.rows if job.declared.transform is None else 0\n",
-        wrong="        rows = staged.rows\n",
-        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
-    ),
-    Bug(
-        name="a session of another load stages records among the made rows",
-        file="spark_jobs/onceload_jobs/work/session.py",
-        correct="            called = called.of_records(job.columns)\n",
-        wrong="            pass\n",
-        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_sessions_of_another_load_stage_the_records_of_a_query",),
+        file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
+        correct="    return (*(piece.proof for piece in pieces), ",
+        wrong="    return (*pieces, ",
+        tests=("tests/loads/test_postgres_transform.py::test_a_query_makes_its_rows_once",),
     ),
     Bug(
         name="another engine of a transform makes no new version",
         file="spark_jobs/onceload_jobs/plan/declaration_texts.py",
-        correct='("postgres: " if declared.is_made_by_postgres else "") + (declared.transform or "")',
+        correct='(OF_POSTGRES if declared.is_made_by_postgres else "") + (declared.transform or "")',
         wrong='declared.transform or ""',
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_another_engine_is_another_version_of_the_pipeline_file",),
     ),
@@ -1754,8 +1706,8 @@ BATCH_BUGS = (
     Bug(
         name="verify --deep reports rows that a merge may have replaced",
         file="spark_jobs/onceload_jobs/verify/values.py",
-        correct="self.differing | self._lacking if each",
-        wrong="self.differing if each",
+        correct="file.producer_id in self.differing or is_lacking,",
+        wrong="file.producer_id in self.differing,",
         tests=(f"{OF_TRANSFORMS}::test_rows_that_a_merge_may_have_replaced_are_not_expected",),
     ),
     Bug(
@@ -1817,13 +1769,6 @@ BATCH_BUGS = (
         tests=(f"{OF_AUDITS}::test_an_audit_by_another_suite_does_not_count_for_this_one",),
     ),
     Bug(
-        name="the staged rows are audited instead of the rows to publish",
-        file="spark_jobs/onceload_jobs/quality/audit.py",
-        correct="_view(engine, job, stage, source=new.source)",
-        wrong="_view(engine, job, stage, source=stage.rows)",
-        tests=(f"{OF_AUDITS}::test_audited_is_what_would_be_published",),
-    ),
-    Bug(
         name="a batch is given up while another process publishes it",
         file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
         correct="                kept = batches.find(batch)\n                if kept is not None and",
@@ -1848,13 +1793,11 @@ BATCH_BUGS = (
 
 AIRFLOW_BUGS = (
     Bug(
-        name="a large load under Airflow waits for Spark",
-        file="plugins/onceload_airflow/operators.py",
-        correct="return self.engine if is_on_this_machine(self._connection()) else",
-        wrong="return 'spark' if is_on_this_machine(self._connection()) else",
-        tests=(
-            "tests/dags/test_runs.py::test_a_large_load_is_submitted_to_spark_and_begins_before_that_is_up_unless_it_is_elsewhere",
-        ),
+        name="under Airflow, a connection wins over the Spark that the environment names",
+        file="plugins/onceload_airflow/spark_submit.py",
+        correct="if (address := os.environ.get(SPARK)) and not is_named:",
+        wrong="if (address := os.environ.get(SPARK)) and is_named:",
+        tests=("tests/dags/test_runs.py::test_a_load_runs_on_the_spark_that_the_environment_or_the_connection_names",),
     ),
     Bug(
         name="a run with nothing new starts Spark",
@@ -1875,12 +1818,29 @@ AIRFLOW_BUGS = (
         file="plugins/onceload_airflow/operators.py",
         correct="                process.terminate()\n",
         wrong="                process.terminate()\n"
+        "        import os\n\n"
         "        from onceload_core.names import Batch\n"
         "        from onceload_core.postgres import LedgerSettings, PostgresLedger, connect\n"
         "        from onceload_core.postgres.batches import planner_of\n\n"
         '        ledger = PostgresLedger(connect(LedgerSettings(dsn=os.environ["ONCELOAD_DSN"])))\n'
         '        ledger.open_session("readings", planner_of(Batch(os.environ["AIRFLOW_CTX_DAG_RUN_ID"])))\n',
         tests=(f"{OF_RUNS}::test_a_try_that_is_killed_late_leaves_a_later_one_alone",),
+    ),
+    Bug(
+        name="the load of a killed task goes on",
+        file="plugins/onceload_airflow/operators.py",
+        correct="            raise KeyboardInterrupt\n",
+        wrong="            return\n",
+        tests=("tests/dags/test_killed_tasks.py",),
+    ),
+    Bug(
+        name="the log of a failed task shows the rows that the target has refused",
+        file="plugins/onceload_airflow/failures.py",
+        correct="raise failure_of(named) from cause",
+        wrong="raise failure_of(named) from error",
+        tests=(
+            f"{OF_OUTCOMES}::test_rows_that_the_target_refuses_fail_a_task_for_good_without_their_values_in_its_log",
+        ),
     ),
     Bug(
         name="a run that replaces is refused in a pipeline that was never loaded",
@@ -2021,32 +1981,11 @@ TRY_BUGS = (
         tests=(f"{OF_VERSIONS}::test_names_are_not_what_files_are_known_by_once_content_was",),
     ),
     Bug(
-        name="rows of an earlier try stay staged",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="        if gone:\n",
-        wrong="        if gone and not gone:\n",
-        tests=(f"{OF_TRIES}::test_the_next_try_of_a_delivery_begins_it_again",),
-    ),
-    Bug(
         name="Ctrl-C while the JVM starts leaves it running",
         file="spark_jobs/onceload_jobs/work/spark/start.py",
         correct="    with _signals_wait():\n        SparkContext._ensure_initialized(conf=conf)",
         wrong="    if True:\n        SparkContext._ensure_initialized(conf=conf)",
         tests=("tests/integration/test_cli.py::test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind",),
-    ),
-    Bug(
-        name="pieces of an earlier try complete a later one",
-        file="spark_jobs/onceload_jobs/batch/pieces.sql",
-        correct="WHERE delivery = :delivery RETURNING proof",
-        wrong="WHERE delivery = :delivery AND false RETURNING proof",
-        tests=(f"{OF_TRIES}::test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece",),
-    ),
-    Bug(
-        name="a late piece of an earlier try is staged",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="            raise StageLost(stage.rows)\n        check_held(connection, claim)\n",
-        wrong="            raise StageLost(stage.rows)\n",
-        tests=(f"{OF_TRIES}::test_a_late_piece_of_an_earlier_try_is_refused",),
     ),
     Bug(
         name="a file that is replaced between two tries is read on",
@@ -2075,9 +2014,9 @@ RECORD_BUGS = (
     Bug(
         name="in order, a batch overtakes a file that turns out not to be whole",
         file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
-        correct="noted=noted) if is_complete else None\n",
-        wrong="noted=noted) if False else None\n",
-        tests=(f"{OF_TURNS}::test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole",),
+        correct="        if behind:\n",
+        wrong="        if False:\n",
+        tests=("tests/loads/test_turns.py::test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole",),
     ),
     Bug(
         name="in order, the rest of a file overtakes a part of it that could not be read",
@@ -2108,13 +2047,11 @@ RECORD_BUGS = (
         tests=(f"{OF_TURNS}::test_nothing_overtakes_what_is_so_far_the_beginning_of_another_file",),
     ),
     Bug(
-        name="rows of a record are distinguished by the ids that a transform gives them",
-        file="spark_jobs/onceload_jobs/publish/by_message.py",
-        correct="of_record=source.of_record)",
-        wrong="of_record=RowSource.of_record)",
-        tests=(
-            f"{OF_ROWS_OF_A_RECORD}::test_rows_of_one_record_and_one_business_id_with_numbers_of_their_own_take_effect_together",
-        ),
+        name="of several records of one business id, the first by producer counts instead of the first by file",
+        file="spark_jobs/onceload_jobs/work/by_producer.py",
+        correct="SEQUENCE: self.ids, FILE: file, PLACE: place}",
+        wrong="SEQUENCE: self.ids}",
+        tests=(f"{OF_BUSINESS_IDS}::test_the_first_new_record_of_each_id_takes_effect",),
     ),
     Bug(
         name="a kept batch is merged as if its rows had a lineage",
@@ -2317,57 +2254,69 @@ RECORD_BUGS = (
     ),
     Bug(
         name="the first id after those that an ordered producer consumed is a duplicate",
-        file="spark_jobs/onceload_jobs/publish/by_producer.py",
-        correct='f"coalesce({sequence} >= upper(ends.consumed), true)"',
-        wrong='f"coalesce({sequence} > upper(ends.consumed), true)"',
-        tests=("tests/loads/test_record_producers.py::test_the_server_decides_as_judge_does",),
+        file="spark_jobs/onceload_jobs/work/by_producer.py",
+        correct="(row.producer_id, 0, row.consumed_to)",
+        wrong="(row.producer_id, 0, row.consumed_to + 1)",
+        tests=(f"{OF_RECORD_PRODUCERS}::test_workers_decide_as_judge_does",),
     ),
     Bug(
         name="ids in the gaps of a producer are duplicates",
-        file="spark_jobs/onceload_jobs/publish/by_producer.py",
-        correct='f"NOT ends.consumed @> {sequence}"',
-        wrong='f"coalesce({sequence} >= upper(ends.consumed), true)"',
-        tests=("tests/loads/test_record_producers.py::test_the_server_decides_as_judge_does",),
+        file="spark_jobs/onceload_jobs/work/by_producer.py",
+        correct="    if producer.order is Order.ORDERED:\n        # Nothing",
+        wrong="    if True:\n        # Nothing",
+        tests=(f"{OF_RECORD_PRODUCERS}::test_workers_decide_as_judge_does",),
     ),
     Bug(
-        name="of several rows that a transform makes of one record only one is kept",
-        file="spark_jobs/onceload_jobs/publish/source.py",
-        correct='return f"rank() OVER (PARTITION BY',
-        wrong='return f"row_number() OVER (PARTITION BY',
-        tests=(f"{OF_ROWS_OF_A_RECORD}::test_all_rows_of_a_record_take_effect_once",),
-    ),
-    Bug(
-        name="a row that is made of a record and its copy is loaded",
-        file="spark_jobs/onceload_jobs/batch/made_columns.py",
-        correct="declared.producer or declared.message_id,",
-        wrong="False,",
-        tests=(f"{OF_ROWS_OF_A_RECORD}::test_rows_that_do_not_tell_their_record_are_refused",),
+        name="a transform sees the copies of a record",
+        file="spark_jobs/onceload_jobs/work/new_pieces.py",
+        correct="        yield from (piece.proof for piece in read)\n",
+        wrong="        yield from read\n",
+        tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_transform_sees_each_record_once_and_need_not_tell_which",),
     ),
     Bug(
         name="a transform makes null what rows are found by",
         file="spark_jobs/onceload_jobs/batch/made_columns.py",
-        correct="if column.name in found_by else column",
+        correct="if column.name in key else column",
         wrong="if False else column",
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_transform_that_makes_null_what_rows_are_found_by_is_refused",),
     ),
     Bug(
-        name="names of producers are compared as the target's column is",
-        file="spark_jobs/onceload_jobs/publish/register_named.py",
-        correct='AS text) {_BY_BYTES}"\n',
-        wrong='AS text)"\n',
+        name="ids between those that a batch has are used up",
+        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        correct=" | (ids[1:] != ids[:-1] + 1)\n",
+        wrong="\n",
+        tests=(f"{OF_RECORD_PRODUCERS}::test_an_id_that_was_jumped_over_is_late_or_lost_as_declared",),
+    ),
+    Bug(
+        name="a commit does not check the ids that workers found new",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
+        correct="offered=OFFERED if ids.used else None",
+        wrong="offered=None",
         tests=(
-            f"{OF_STORMS}::test_names_that_differ_only_in_case_are_two_where_the_target_takes_them_for_one",
-            f"{OF_RECORD_PRODUCERS}::test_names_and_business_ids_are_the_same_only_byte_by_byte",
+            f"{OF_RECORD_PRODUCERS}::test_a_load_that_comes_between_the_look_for_new_records_and_the_commit_repeats_none",
         ),
     ),
     Bug(
-        name="two who publish one batch share the tables of what is new",
-        file="spark_jobs/onceload_jobs/publish/new_rows.py",
-        correct="        token = token_hex(8)\n",
-        wrong='        token = ""\n',
+        name="a commit does not check the business ids that workers found new",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
+        correct="        offered=OFFERED if ids.used else None,\n        offered_messages=ids.messages",
+        wrong="        offered=OFFERED if ids.used else None,\n        offered_messages=None",
+        tests=(f"{OF_BUSINESS_IDS}::test_ids_that_another_load_records_before_the_commit_are_left_out",),
+    ),
+    Bug(
+        name="records of one business id are in several buckets",
+        file="spark_jobs/onceload_jobs/work/hashes.py",
+        correct="        hashes = _mixed(hashes * np.uint64(31)",
+        wrong="        hashes = _mixed(np.arange(rows.num_rows, dtype=np.uint64) + hashes * np.uint64(31)",
+        tests=("tests/unit/test_new_ids.py::test_each_row_is_in_one_bucket_and_all_rows_of_an_id_in_the_same",),
+    ),
+    Bug(
+        name="a kept batch that was overtaken holds its files",
+        file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
+        correct="            batches.give_up(kept)\n            found_now",
+        wrong="            found_now",
         tests=(
-            f"{OF_STORMS}::{_BEHIND_ANY_COMMIT}[two publishers of one batch]",
-            f"{OF_RECORD_PRODUCERS}::test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself",
+            "tests/loads/test_kept.py::test_a_kept_batch_some_of_whose_records_are_loaded_from_another_file_is_given_up",
         ),
     ),
     Bug(
@@ -2431,7 +2380,7 @@ TARGET_BUGS = (
     Bug(
         name="rows that a trigger deletes again count as written",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="        return rows - int(after.rows - self.before.rows)\n",
+        correct="        return rows - (after.deleted - self.before.deleted)\n",
         wrong="        return rows\n",
         tests=(OF_TARGETS,),
     ),
@@ -2459,8 +2408,8 @@ TARGET_BUGS = (
     Bug(
         name="a target that was altered since the load began is not looked at again",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="        _refuse_unfit(connection, self.table, columns=self.columns, lineage=self.lineage)\n",
-        wrong="",
+        correct="        after = self._now(connection)\n        if after.has_triggers:\n",
+        wrong="        after = self.before\n        if after.has_triggers:\n",
         tests=(f"{OF_TARGETS}::test_a_partition_that_is_attached_just_before_the_rows_takes_no_commit",),
     ),
     Bug(
@@ -2473,14 +2422,14 @@ TARGET_BUGS = (
     Bug(
         name="another kind of table may refuse rows before it is looked at",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="        refuse_altered(connection, table, columns=columns, lineage=lineage)\n",
-        wrong="",
+        correct="        before = refuse_altered(connection, table, columns=columns, lineage=lineage)\n",
+        wrong="        before = _Fit(types={}, generated=(), deleted=0, has_triggers=False, is_counted=True)\n",
         tests=(OF_TARGETS,),
     ),
     Bug(
         name="the types of columns are looked at only when a load begins",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="            _check_columns(table, wanted, fit.types or {})\n",
+        correct="            _check_columns(table, wanted, fit.types)\n",
         wrong="",
         tests=(f"{OF_TARGETS}::test_a_column_that_is_altered_during_a_load_takes_no_commit",),
     ),
@@ -2598,9 +2547,9 @@ FILE_BUGS = (
     ),
     Bug(
         name="bad files of a call that was killed after its commit are never reported",
-        file="spark_jobs/onceload_jobs/load/load.py",
-        correct="context.ledger.all_bad(name, context.batch))\n",
-        wrong="context.ledger.all_bad(name, context.batch) if report.quarantined else {})\n",
+        file="spark_jobs/onceload_jobs/load/report.py",
+        correct="if outcome.has_quarantined else ()",
+        wrong="if counts.quarantined else ()",
         tests=(OF_NOTHING_GOOD,),
     ),
     Bug(
@@ -2608,7 +2557,7 @@ FILE_BUGS = (
         file="plugins/onceload_airflow/operators.py",
         correct="publishes = self.publishes and not accepts_differences(context)",
         wrong="publishes = self.publishes",
-        also=(("self.pipeline_file, *chosen]\n", 'self.pipeline_file, *chosen, "--accept-differences"]\n'),),
+        also=(("is_replacing(context), **how)", "is_replacing(context), **how, accepts_differences=True)"),),
         tests=(OF_OUTCOMES,),
     ),
     Bug(
@@ -2958,10 +2907,10 @@ QUARANTINE_BUGS = (
     ),
     Bug(
         name="a packed file goes on behind a piece that was refused",
-        file="spark_jobs/onceload_jobs/work/load_delivery.py",
+        file="spark_jobs/onceload_jobs/read/blocks.py",
         correct="            refused.update(names)",
         wrong="            refused = refused | names.keys()",
-        tests=(f"{OF_NOTHING_GOOD}::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
+        tests=("tests/loads/test_nothing_good.py::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
     ),
     Bug(
         name="a compressed file of which the rest was refused passes for read, if its worker died before the report",
@@ -2969,13 +2918,6 @@ QUARANTINE_BUGS = (
         correct="is_read = (state.size or 0) >= self._sizes[producer_id]",
         wrong="is_read = spans.overlaps(state.consumed) or bool(state.size)",
         tests=(f"{OF_NOTHING_GOOD}::test_a_refused_file_is_noted_also_if_the_worker_died_before_it_reported_it",),
-    ),
-    Bug(
-        name="many bad records are decoded in a transaction that the server ends meanwhile",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="        rows = _staged_rows(connection, stage)\n    #",
-        wrong="        rows = _staged_rows(connection, stage)\n        return tuple(map(_read, rows))\n    #",
-        tests=(f"{OF_KEPT}::test_no_transaction_is_open_while_staged_pieces_are_decoded",),
     ),
     Bug(
         name="a value with quotes in it makes a reason of its own",
@@ -3029,9 +2971,7 @@ QUARANTINE_BUGS = (
         file="dedup_core/onceload_core/advice.py",
         correct='terms.get(ORDER) != "ordered"',
         wrong='terms.get(ORDER) != "any"',
-        tests=(
-            f"{OF_RECORD_PRODUCERS}::test_a_fixed_record_of_an_ordered_producer_is_loaded_by_a_pipeline_of_its_own",
-        ),
+        tests=(f"{OF_ADVICE}::test_rows_of_a_program_are_given_again_and_late_rows_overwrite_none",),
     ),
 )
 
@@ -3109,32 +3049,25 @@ DAMAGED_ROW_GROUP = (
 
 ENGINE_BUGS = (
     Bug(
-        name="local sessions of a killed load go on",
-        file="spark_jobs/onceload_jobs/work/local/tasks.py",
+        name="local workers of a killed load go on",
+        file="spark_jobs/onceload_jobs/executor/local.py",
         correct="    threading.Thread(target=_end_with_the_load, daemon=True).start()\n",
         wrong="",
-        tests=(f"{OF_LOCAL}::test_no_process_outlives_a_killed_load",),
+        tests=("tests/loads/test_local.py::test_no_process_outlives_a_killed_load",),
     ),
     Bug(
-        name="a local session whose process dies is over",
-        file="spark_jobs/onceload_jobs/work/local/tasks.py",
-        correct="deaths >= FAILURES_MAX + self.job.declared.delivery.deliveries_max",
-        wrong="deaths >= 1",
-        tests=(f"{OF_LOCAL}::test_another_process_goes_on_for_one_that_is_killed",),
+        name="a part whose process dies is not tried again",
+        file="spark_jobs/onceload_jobs/work/parts.py",
+        correct="        return [self._as_try(part, number=tries + 1)] if tries < self._tries_max else ()\n",
+        wrong="        return ()\n",
+        tests=("tests/loads/test_local.py::test_another_process_goes_on_for_one_that_is_killed",),
     ),
     Bug(
-        name="local sessions do not stop once Spark is up",
-        file="spark_jobs/onceload_jobs/work/local/tasks.py",
-        correct="            self.link.send(None)",
-        wrong="            pass",
-        tests=(f"{OF_LOCAL}::test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest",),
-    ),
-    Bug(
-        name="a large load never starts Spark",
-        file="spark_jobs/onceload_jobs/load/engine.py",
-        correct="sum(map(_content_bytes, files)) > _LOCAL_BYTES_MAX",
-        wrong="sum(map(_content_bytes, files)) < 0",
-        tests=("tests/loads/test_local.py::test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest",),
+        name="a file is blamed though all processes die",
+        file="spark_jobs/onceload_jobs/executor/executor.py",
+        correct="                            _check_lives(executor)\n",
+        wrong="                            pass\n",
+        tests=("tests/loads/test_local.py::test_a_load_whose_processes_always_die_blames_no_file",),
     ),
     Bug(
         name="a phase of a load that was interrupted never resumes",
@@ -3144,18 +3077,18 @@ ENGINE_BUGS = (
         tests=("tests/unit/test_phases.py",),
     ),
     Bug(
-        name="Spark is left running by a load that ends before it is up",
-        file="spark_jobs/onceload_jobs/work/local/while_spark_starts.py",
-        correct="        self._thread.join()\n        self._open.close()\n",
-        wrong="        self._open.close()\n",
-        tests=(f"{OF_LOCAL}::test_a_load_that_ends_before_spark_is_up_stops_it_anyway",),
+        name="an item that a worker holds when it dies takes the next items with it",
+        file="spark_jobs/onceload_jobs/executor/local.py",
+        correct="            self._items.extendleft(reversed(process.given))\n",
+        wrong="",
+        tests=("tests/loads/test_local.py::test_another_process_goes_on_for_one_that_is_killed",),
     ),
     Bug(
-        name="a small load that asks for a cluster waits for it and does not use it",
-        file="spark_jobs/onceload_jobs/load/sessions.py",
-        correct=" or declared.needs_spark or not is_large:\n",
-        wrong=" or declared.needs_spark:\n",
-        tests=(f"{OF_LOCAL}::test_a_small_load_that_asks_for_a_cluster_runs_there",),
+        name="a load that asks for a cluster does not use it",
+        file="spark_jobs/onceload_jobs/load/engine.py",
+        correct='f"--master {self.master}": self.master is not None,',
+        wrong='f"--master {self.master}": self.master == "",',
+        tests=("tests/loads/test_local.py::test_a_load_that_asks_for_spark_runs_there_whatever_its_size",),
     ),
     Bug(
         name="each row group counts as the end of its file",
@@ -3194,28 +3127,29 @@ ENGINE_BUGS = (
     ),
     Bug(
         name="a load stops the Spark of the program that called it",
-        file="spark_jobs/onceload_jobs/work/spark/tasks.py",
-        correct="            yield cls(name, running)\n            return",
-        wrong="            with running:\n                yield cls(name, running)\n            return",
+        file="spark_jobs/onceload_jobs/work/spark/classic.py",
+        correct="            yield cls(running, name, batch=batch)\n            return",
+        wrong="            with running:\n                yield cls(running, name, batch=batch)\n            return",
         tests=("tests/loads/test_spark.py::test_a_spark_of_the_program_is_used_and_not_stopped",),
     ),
     Bug(
-        name="a Spark that no master answers is reported as a bug of Onceload",
-        file="spark_jobs/onceload_jobs/work/spark/tasks.py",
-        correct="        except (Py4JError, OSError) as error:\n            # Spark may stop",
-        wrong="        except ZeroDivisionError as error:\n            # Spark may stop",
+        name="a Spark that no master answers fails with an error about its next call",
+        file="spark_jobs/onceload_jobs/work/spark/classic.py",
+        correct="    except (PySparkException, Py4JJavaError):\n        return True\n",
+        wrong="    except (PySparkException, Py4JJavaError):\n        return False\n",
         tests=("tests/loads/test_spark.py::test_a_spark_that_stops_right_after_its_start_is_reported",),
     ),
     Bug(
-        name="a small load under Airflow waits for Spark",
-        file="plugins/onceload_airflow/operators.py",
-        correct='is_here = self._engine(context) == "local"',
-        wrong="is_here = False",
-        tests=(f"{OF_RUNS}::test_a_run_with_a_transform_is_submitted_to_spark_and_a_small_one_is_not",),
+        name="a load that is to run in its worker is submitted to Spark",
+        file="plugins/onceload_airflow/spark_submit.py",
+        correct='if engine == "local":',
+        wrong='if engine == "":',
+        tests=(f"{OF_RUNS}::test_a_load_runs_on_the_spark_that_the_environment_or_the_connection_names",),
     ),
 )
 
-OF_SPOOLS = "tests/loads/test_spool.py"
+OF_STAGE_FOLDER = "tests/loads/test_stage_folder.py"
+OF_SHARED_STAGE = "tests/loads/test_shared_stage.py"
 
 EVENT_BUGS = (
     Bug(
@@ -3264,83 +3198,58 @@ EVENT_BUGS = (
 
 SPOOL_BUGS = (
     Bug(
-        name="the rollback of a lost connection ends the load",
-        file="spark_jobs/onceload_jobs/publish/early_copy.py",
-        correct="        with suppress(DBAPIError):\n            self.connection.close()\n",
-        wrong="        self.connection.close()\n",
-        tests=(f"{OF_SPOOLS}::test_a_connection_that_is_lost_after_files_were_copied_costs_no_load",),
+        name="rows whose bytes changed on the disk are copied",
+        file="spark_jobs/onceload_jobs/batch/stage_folder.py",
+        correct="    if size != block.size or checksum != block.checksum:\n",
+        wrong="    if size != block.size:\n",
+        tests=("tests/loads/test_stage_folder.py::test_a_piece_whose_rows_are_lost_or_changed_is_read_again",),
     ),
     Bug(
-        name="files of a try that does not count are published",
-        file="spark_jobs/onceload_jobs/publish/early_copy.py",
-        correct="transaction is not None and self._is_whole and transaction.copied.keys() <= files",
-        wrong="transaction is not None",
-        tests=(f"{OF_SPOOLS}::test_files_of_a_try_that_does_not_count_are_not_published",),
-    ),
-    Bug(
-        name="files that were copied early are copied again",
-        file="spark_jobs/onceload_jobs/publish/publish.py",
-        correct="copied = dict(self.transaction.copied) if self.transaction else {}",
-        wrong="copied: dict[str, int] = {}",
-        tests=(f"{OF_SPOOLS}::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
-    ),
-    Bug(
-        name="a batch whose files vanish is not staged again",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="    except (OSError, pa.ArrowInvalid) as error:\n        raise StageLost(stage.name) from error\n",
-        wrong="    except (OSError, pa.ArrowInvalid):\n        raise\n",
-        tests=(f"{OF_SPOOLS}::test_a_batch_whose_files_vanish_is_staged_again",),
+        name="a batch whose files vanish is not read again",
+        file="spark_jobs/onceload_jobs/batch/stage_folder.py",
+        correct="    except Unreadable as error:\n        raise BlockLost(folder.path) from error\n",
+        wrong="    except ZeroDivisionError as error:\n        raise BlockLost(folder.path) from error\n",
+        tests=("tests/loads/test_stage_folder.py::test_a_piece_whose_rows_are_lost_or_changed_is_read_again",),
     ),
     Bug(
         name="files of a live load are removed",
-        file="spark_jobs/onceload_jobs/batch/spool.py",
+        file="spark_jobs/onceload_jobs/batch/disk_folder.py",
         correct="fcntl.LOCK_EX | fcntl.LOCK_NB",
         wrong="fcntl.LOCK_UN",
-        tests=(f"{OF_SPOOLS}::test_a_killed_load_s_files_are_removed_by_the_next_and_those_of_a_live_one_stay",),
-    ),
-    Bug(
-        name="a row that only the target refuses keeps its whole batch out",
-        file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
-        correct="                if stage.spool is None:\n",
-        wrong="                if stage.name:\n",
-        tests=(f"{OF_SPOOLS}::test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone",),
-    ),
-)
-
-OF_NAMED_FILES = "tests/loads/test_named_files.py"
-
-NAMED_FILE_BUGS = (
-    Bug(
-        name="an id that occurs in two files of a batch is loaded twice",
-        file="spark_jobs/onceload_jobs/batch/named_file.py",
-        correct="    if np.any(goes_on & (firsts[1:] < ends[:-1])):\n        raise NeedsTable\n",
-        wrong="",
-        tests=(f"{OF_NAMED_FILES}::test_an_id_that_occurs_again_in_another_piece_moves_all_rows_to_the_table",),
-    ),
-    Bug(
-        name="the rows of a try that does not count are moved to the table",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="        if rows is not None and _copy_to_table(connection, stage, file) != rows:\n",
-        wrong="        if _copy_to_table(connection, stage, file) != rows and rows is not None:\n",
         tests=(
-            f"{OF_NAMED_FILES}::test_a_file_is_moved_to_the_table_before_another_try_of_its_delivery_or_not_at_all",
+            "tests/loads/test_stage_folder.py::test_a_killed_load_s_files_are_removed_by_the_next_and_those_of_a_live_one_stay",
         ),
     ),
     Bug(
-        name="ordered ids go through files, which do not consume skipped ones",
-        file="spark_jobs/onceload_jobs/publish/named_rows.py",
-        correct=" or declared.producer.order is Order.ORDERED",
-        wrong="",
-        tests=(f"{OF_NAMED_FILES}::test_names_that_only_the_server_can_write_and_ids_in_order_need_the_table",),
+        name="all tries of a task write to one file",
+        file="spark_jobs/onceload_jobs/batch/stage_folder.py",
+        correct="name=token_hex(8)) if folder.is_here()",
+        wrong='name="rows") if folder.is_here()',
+        tests=(f"{OF_SHARED_STAGE}::test_a_task_that_runs_twice_writes_two_files_and_one_counts",),
     ),
     Bug(
-        name="a number that names a producer is written as Arrow formats it",
-        file="spark_jobs/onceload_jobs/publish/named_rows.py",
-        correct="    return named.kind in _NAME_KINDS and not named.is_array",
-        wrong="    return not named.is_array",
-        tests=(f"{OF_NAMED_FILES}::test_names_that_only_the_server_can_write_and_ids_in_order_need_the_table",),
+        name="a worker takes a folder of the same name on another machine for that of its load",
+        file="spark_jobs/onceload_jobs/batch/disk_folder.py",
+        correct="return (Path(self.path) / MARK).read_text() == self.token",
+        wrong="return (Path(self.path) / MARK).exists()",
+        tests=(f"{OF_SHARED_STAGE}::test_a_folder_of_the_same_name_on_another_machine_is_not_taken_for_it",),
+    ),
+    Bug(
+        name="rows of a live load on another machine are removed",
+        file="spark_jobs/onceload_jobs/batch/disk_folder.py",
+        correct="if now - folder.stat().st_mtime > DEAD_AFTER_S:",
+        wrong="if now - folder.stat().st_mtime > 0:",
+        tests=(f"{OF_SHARED_STAGE}::test_a_folder_is_swept_only_long_after_it_was_renewed",),
+    ),
+    Bug(
+        name="a row that only the target refuses keeps its whole batch out",
+        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        correct="                    raise\n                savepoint.rollback()\n",
+        wrong="                    raise\n                raise\n",
+        tests=("tests/loads/test_stage_folder.py::test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone",),
     ),
 )
+
 
 FAILOVER_BUGS = (
     Bug(
@@ -3629,15 +3538,15 @@ OF_IGNORED_FIELDS = "tests/loads/test_ignored_fields.py"
 IGNORED_FIELD_BUGS = (
     Bug(
         name="fields that are ignored are not reported",
-        file="spark_jobs/onceload_jobs/work/load_delivery.py",
+        file="spark_jobs/onceload_jobs/read/blocks.py",
         correct="    if records.ignored.fields:\n",
         wrong="    if False:\n",
-        tests=(f"{OF_IGNORED_FIELDS}::test_a_report_counts_and_names_the_fields_that_are_not_loaded",),
+        tests=("tests/loads/test_ignored_fields.py::test_a_report_counts_and_names_the_fields_that_are_not_loaded",),
     ),
     Bug(
         name="the fields of a record that is retried are forgotten",
         file="spark_jobs/onceload_jobs/recover/retry.py",
-        correct="        tries.ignored = reading.ignored\n",
+        correct="        self.ignored = pieces.reading.ignored\n",
         wrong="",
         tests=(f"{OF_RETRIES}::test_a_retry_counts_and_names_the_fields_that_are_not_loaded",),
     ),
@@ -3658,7 +3567,7 @@ IGNORED_FIELD_BUGS = (
     Bug(
         name="the fields that a staged batch ignored are forgotten when it is published",
         file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
-        correct="report.timed(stopwatch).with_notes(notes)",
+        correct="report.timed(stopwatch).with_notes(notes + report.notes)",
         wrong="report.timed(stopwatch).with_notes([note for note in notes if note.ignored is None])",
         tests=(
             f"{OF_IGNORED_FIELDS}::test_a_batch_that_is_published_later_reports_what_was_ignored_when_it_was_staged",
@@ -3677,8 +3586,8 @@ RIGHTS_BUGS = (
     Bug(
         name="files are replaced without the right to delete their rows",
         file="spark_jobs/onceload_jobs/load/sessions.py",
-        correct="replaces=settings.choice.replaces)",
-        wrong="replaces=False)",
+        correct="replaces=settings.choice.replaces,",
+        wrong="replaces=False,",
         tests=("tests/loads/test_rights.py::test_a_file_is_replaced_only_with_the_right_to_delete_its_rows",),
     ),
 )
@@ -3712,11 +3621,11 @@ PAUSE_BUGS = (
         file=COMMIT,
         correct="    taken = take_position_in(transaction_id, connection, commit)\n"
         "    refuse_other_rows(commit, written)\n"
-        "    refuse_paused(commit.session.pipeline, pause_in(taken))\n",
+        "    if not may_be_paused:\n        refuse_paused(commit.session.pipeline, pause_in(taken))\n",
         wrong="    before = connection.execute(text('SELECT * FROM onceload.pipeline')).one()\n"
         "    taken = take_position_in(transaction_id, connection, commit)\n"
         "    refuse_other_rows(commit, written)\n"
-        "    refuse_paused(commit.session.pipeline, pause_in(before))\n",
+        "    if not may_be_paused:\n        refuse_paused(commit.session.pipeline, pause_in(before))\n",
         tests=(f"{OF_PAUSES}::test_a_commit_that_waits_for_a_pause_in_progress_is_refused",),
     ),
     Bug(
@@ -3736,9 +3645,9 @@ PAUSE_BUGS = (
     ),
     Bug(
         name="a load of a paused pipeline begins, and fails at its first commit",
-        file="spark_jobs/onceload_jobs/load/context.py",
-        correct="        refuse_paused(engine, declared.name)\n",
-        wrong="",
+        file="dedup_core/onceload_core/postgres/declaring.py",
+        correct="        refuse_paused(pipeline.name, pause_in(found))\n",
+        wrong="        pass\n",
         tests=(f"{OF_PAUSED_LOADS}::test_a_load_of_a_paused_pipeline_is_refused_before_it_begins",),
     ),
     Bug(
@@ -3772,7 +3681,7 @@ OF_LONGER_RECORDS = (
 WHOLE_FILE_BUGS = (
     Bug(
         name="a record that was too long counts as changed when longer ones are allowed",
-        file="spark_jobs/onceload_jobs/verify/files.py",
+        file="spark_jobs/onceload_jobs/verify/read_bytes.py",
         correct="digest, possible_digests(raw))",
         wrong="digest, possible_digests(raw)[:1])",
         tests=(OF_LONGER_RECORDS,),
@@ -3823,7 +3732,6 @@ BUGS = (
     *FAILOVER_BUGS,
     *ENGINE_BUGS,
     *SPOOL_BUGS,
-    *NAMED_FILE_BUGS,
     *EVENT_BUGS,
     *DRAFT_BUGS,
     *HANDBOOK_BUGS,
@@ -4497,8 +4405,8 @@ BUGS = (
     ),
     Bug(
         name="values of a dropped column that a load had added are not named",
-        file="spark_jobs/onceload_jobs/verify/values.py",
-        correct="        if records.unknown:\n",
+        file="spark_jobs/onceload_jobs/verify/reread.py",
+        correct="        if read.unknown:\n",
         wrong="        if False:\n",
         tests=(
             "tests/loads/test_verify_columns.py"
@@ -4508,9 +4416,9 @@ BUGS = (
     Bug(
         name="rows of a replaced file are counted as compared and as not compared",
         file="spark_jobs/onceload_jobs/verify/values.py",
-        correct="            if file.is_replaced or not file.is_latest or file.producer_id in unproven:\n",
+        correct="            if file.is_replaced or not file.is_latest or file.producer_id in self.unproven:\n",
         wrong="            if others.isdisjoint(position for position, _ in file.spans) and (\n"
-        "                file.is_replaced or not file.is_latest or file.producer_id in unproven\n            ):\n",
+        "                file.is_replaced or not file.is_latest or file.producer_id in self.unproven\n            ):\n",
         tests=(
             "tests/loads/test_verify_columns.py"
             "::test_a_file_that_was_replaced_under_a_new_version_is_compared_and_no_note_says_otherwise",
@@ -4525,10 +4433,33 @@ BUGS = (
     ),
     Bug(
         name="rows that no compared file explains count as compared",
-        file="spark_jobs/onceload_jobs/verify/values.py",
-        correct="            self.rows -= sum(counted.values())\n",
+        file="spark_jobs/onceload_jobs/verify/at_once.py",
+        correct="            self._found.compared -= sum(counted.values())\n",
         wrong="",
         tests=("tests/loads/test_verify_named.py::test_rows_of_a_file_that_is_not_compared_are_counted_in_a_note",),
+    ),
+    Bug(
+        name="each worker of verify compares with the rows of its own moment",
+        file="dedup_core/onceload_core/postgres/audit.py",
+        correct='        connection.execute(SQL["share"], {"name": name})\n',
+        wrong="        del name\n",
+        tests=(
+            f"{OF_VERIFYING_WORKERS}::test_all_workers_compare_with_the_rows_of_the_moment_at_which_the_command_began",
+        ),
+    ),
+    Bug(
+        name="a part of a file takes the rows of its other parts for surplus",
+        file="spark_jobs/onceload_jobs/verify/ranges.py",
+        correct="        replace(whole, records=head, last=at - 1, bytes=at - records.first),\n",
+        wrong="        replace(whole, records=head, bytes=at - records.first),\n",
+        tests=(f"{OF_VERIFYING_WORKERS}::{_SHARED}",),
+    ),
+    Bug(
+        name="what verify names depends on which worker answers first",
+        file="spark_jobs/onceload_jobs/verify/differing_rows.py",
+        correct="            first = sorted(self.rows[kind], key=lambda row: row.place)[: asked(findings, kind)]\n",
+        wrong="            first = self.rows[kind][: asked(findings, kind)]\n",
+        tests=(f"{OF_VERIFYING_WORKERS}::{_SHARED}",),
     ),
     Bug(
         name="a longer file with other content is ahead after a rebuild",
@@ -4547,8 +4478,8 @@ BUGS = (
     Bug(
         name="a stage that the server lost holds its files",
         file="dedup_core/onceload_core/postgres/stages.sql",
-        correct="relname = CAST(kept.stage || ' pieces' AS name)), 0) = 0",
-        wrong="relname = CAST(kept.stage || ' pieces' AS name)), 0) < 0",
+        correct="relname = CAST(kept.stage || ' proof' AS name)), 0) = 0",
+        wrong="relname = CAST(kept.stage || ' proof' AS name)), 0) < 0",
         tests=("tests/loads/test_lost_stages.py::test_a_stage_that_is_lost_holds_nothing",),
     ),
     Bug(
@@ -4613,47 +4544,41 @@ BUGS = (
     Bug(
         name="a load whose command line is refused is retried",
         file="plugins/onceload_airflow/failures.py",
-        correct="    if outcome is None and exit_code == ExitCode.WRONG_USE:\n",
+        correct="    if exit_code == ExitCode.WRONG_USE:\n",
         wrong="    if False:\n",
         tests=(f"{OF_OUTCOMES}::test_a_load_whose_command_line_is_refused_is_not_tried_again",),
     ),
     Bug(
-        name="a file's rows are not compared with its piece",
-        file="spark_jobs/onceload_jobs/publish/early_copy.py",
-        correct="    if copied != rows:\n",
-        wrong="    if False:\n",
+        name="the rows that the server took are not compared with their piece",
+        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        correct="            if copied != block.rows:\n",
+        wrong="            if False:\n",
         tests=(
-            f"{OF_SPOOLS}::test_a_batch_whose_files_have_more_or_fewer_rows_than_their_pieces_is_staged_again",
-            "tests/loads/test_storm.py::test_rows_that_a_file_loses_at_any_word_are_staged_again",
+            "tests/loads/test_stage_folder.py::test_a_piece_of_which_the_server_took_more_or_fewer_rows_is_not_published",
         ),
     ),
     Bug(
-        name="a file of rows that is cut while it is copied ends the process",
-        file="spark_jobs/onceload_jobs/batch/named_file.py",
-        correct="    with pa.OSFile(str(Path(folder) / name)) as file:\n",
-        wrong="    with pa.memory_map(str(Path(folder) / name)) as file:\n",
-        tests=(f"{OF_SPOOLS}::test_a_file_of_rows_that_is_cut_while_it_is_copied_does_not_end_the_process",),
+        name="a batch of which the stage took other rows is not staged again",
+        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        correct="        except RowsDiffer as error:\n            raise StageLost(stage.name) from error\n",
+        wrong="        except ZeroDivisionError as error:\n            raise StageLost(stage.name) from error\n",
+        tests=(
+            "tests/loads/test_stage_folder.py::test_a_piece_of_which_the_server_took_more_or_fewer_rows_is_not_published",
+        ),
     ),
     Bug(
-        name="a batch with a file of other rows is not staged again",
-        file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
-        correct="except (RowsRefused, RowsDiffer):",
-        wrong="except RowsRefused:",
-        tests=(f"{OF_SPOOLS}::test_a_batch_whose_files_have_more_or_fewer_rows_than_their_pieces_is_staged_again",),
-    ),
-    Bug(
-        name="rows that a stage's table took are not counted",
-        file="spark_jobs/onceload_jobs/batch/pieces.py",
-        correct="writer.write(connection, rows) != rows.num_rows:",
-        wrong="writer.write(connection, rows) < 0:",
-        tests=(f"{OF_SPOOLS}::test_a_batch_whose_table_took_fewer_rows_than_its_pieces_is_staged_again",),
+        name="a transaction that waits for its workers is ended by the server",
+        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        correct="        with alive.while_it_waits():\n",
+        wrong="        if alive:\n",
+        tests=("tests/loads/test_at_once.py::test_a_transaction_that_waits_for_its_workers_is_kept",),
     ),
     Bug(
         name="rows that a stage's table lost count as duplicates",
         file="spark_jobs/onceload_jobs/publish/source.py",
         correct=".scalar_one() != rows:",
         wrong=".scalar_one() < 0:",
-        tests=(f"{OF_SPOOLS}::test_a_batch_whose_table_lost_a_row_is_staged_again",),
+        tests=(f"{OF_STAGE_FOLDER}::test_a_batch_whose_table_lost_a_row_is_staged_again",),
     ),
     Bug(
         name="made rows that a stage's table lost count as filtered",
@@ -4665,8 +4590,8 @@ BUGS = (
     Bug(
         name="filtered is what rows are missing to the number of records",
         file="spark_jobs/onceload_jobs/publish/made_rows.py",
-        correct="filtered=sum(read.values()) - sum(named.values())",
-        wrong="filtered=max(0, sum(read.values()) - sum(rows_of.values()))",
+        correct="filtered=new - sum(named.values())",
+        wrong="filtered=max(0, new - sum(rows_of.values()))",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
     ),
     Bug(
@@ -4708,8 +4633,8 @@ BUGS = (
     Bug(
         name="a record with rows in two files of a transform counts twice",
         file="spark_jobs/onceload_jobs/publish/made_rows.py",
-        correct="    return None if shares else made_of\n",
-        wrong="    return made_of\n",
+        correct="            raise SharedRecords\n",
+        wrong="            pass\n",
         tests=(
             "tests/loads/test_spark.py::test_a_transform_may_read_its_records_several_times_or_make_nothing_of_them",
         ),
@@ -4731,7 +4656,7 @@ BUGS = (
     Bug(
         name="rows are written to a column that the table has begun to generate",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="            _refuse_generated(table, wanted, fit.generated or ())\n",
+        correct="            _refuse_generated(table, wanted, fit.generated)\n",
         wrong="",
         tests=(f"{OF_KEPT}::test_a_batch_whose_table_was_altered_is_refused_in_words",),
     ),
@@ -4789,7 +4714,7 @@ BUGS = (
     Bug(
         name="a fix that is bad too replaces the reason of the stored record",
         file="spark_jobs/onceload_jobs/recover/retry.py",
-        correct="if each not in job.records.fixed}",
+        correct="if each not in stored.fixed}",
         wrong="if each}",
         tests=(f"{OF_RETRIES}::test_a_fix_that_is_bad_too_leaves_the_record_its_own_reason",),
     ),
@@ -4898,10 +4823,10 @@ BUGS = (
         tests=("tests/contract/test_settlements.py::test_a_record_with_other_bytes_than_were_read_is_not_settled",),
     ),
     Bug(
-        name="a retry is advised for records of a transform",
+        name="a retry is advised for a merge of rows whose record is unknown",
         file="dedup_core/onceload_core/advice.py",
-        correct='("transform", bool(rest.get("transform"))),',
-        wrong='("transform", False),',
+        correct="is_merge and _drops_lineage(transform)",
+        wrong="False",
         tests=(f"{OF_ADVICE}::test_the_advice_on_a_quarantined_record_can_be_done",),
     ),
     Bug(
@@ -5042,9 +4967,7 @@ BUGS = (
         file="spark_jobs/onceload_jobs/load/load.py",
         correct="            self._note_committed(error)\n",
         wrong="",
-        tests=(
-            "tests/loads/test_local.py::test_records_loaded_before_spark_fails_to_start_are_reported_and_loaded_once",
-        ),
+        tests=("tests/loads/test_local.py::test_the_error_of_a_load_says_what_is_loaded",),
     ),
     Bug(
         name="an error with an odd fact cannot be printed",
@@ -5075,8 +4998,8 @@ BUGS = (
     Bug(
         name="the report of a load does not count the old rows that it deleted",
         file="spark_jobs/onceload_jobs/load/report.py",
-        correct="if outcome.position > after else {}",
-        wrong="if outcome.position < after else {}",
+        correct="if outcome.has_replaced else {}",
+        wrong="if not outcome.has_replaced else {}",
         tests=(
             "tests/loads/test_rewritten_advice.py::"
             "test_the_command_that_replaces_a_rewritten_file_is_named_and_reports_the_rows_that_it_deleted",
@@ -5238,7 +5161,7 @@ BUGS = (
         file=CONNECTION,
         correct="    if items > _PREPARED_ITEMS_MAX:\n",
         wrong="    if items > 10 * _PREPARED_ITEMS_MAX:\n",
-        tests=(f"{IN_POSTGRES}::test_only_the_plan_of_a_commit_of_few_producers_is_kept",),
+        tests=(f"{IN_POSTGRES}::test_only_the_plan_of_commits_of_few_producers_is_kept",),
     ),
     Bug(
         name="files that were set free while a commit was refused are loaded by it and belong to no pipeline",
@@ -5329,5 +5252,54 @@ BUGS = (
         tests=(
             "tests/loads/test_delivery_commands.py::test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing",
         ),
+    ),
+    Bug(
+        name="the business id of a retried record is forgotten",
+        file="spark_jobs/onceload_jobs/recover/stored_pieces.py",
+        correct="        if found.hashes is not None:\n",
+        wrong="        if found.hashes is None:\n",
+        tests=(f"{OF_RETRY_ROADS}::test_one_of_two_fixed_records_with_the_same_id_is_loaded",),
+    ),
+    Bug(
+        name="a retried record that names its producer is settled without its row",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
+        correct="            load=load,\n",
+        wrong="            load=None,\n",
+        tests=(f"{OF_RETRY_ROADS}::test_a_fixed_record_is_loaded_once_by_whatever_it_is_known",),
+    ),
+    Bug(
+        name="a retry is refused while its pipeline is paused",
+        file=COMMIT,
+        correct="may_be_paused=True",
+        wrong="may_be_paused=False",
+        tests=(f"{OF_RETRY_ROADS}::test_a_retry_works_while_its_pipeline_is_paused",),
+    ),
+    Bug(
+        name="a retried record of an ordered producer is advised to be discarded as loaded",
+        file="spark_jobs/onceload_jobs/recover/new_records.py",
+        correct="why = _ID_IS_PASSED if",
+        wrong="why = _ID_IS_LOADED if",
+        tests=(f"{OF_RETRY_ROADS}::test_an_ordered_producer_takes_no_record_from_before_its_last_one",),
+    ),
+    Bug(
+        name="verify takes the rows of retried records of named producers for rows from nowhere",
+        file="spark_jobs/onceload_jobs/verify/values.sql",
+        correct="retry.position = entry.position + 1",
+        wrong="retry.position = entry.position",
+        tests=(f"{OF_RETRY_ROADS}::test_a_fixed_record_is_loaded_once_by_whatever_it_is_known",),
+    ),
+    Bug(
+        name="verify expects one row of each retried record, whatever a transform makes of it",
+        file="dedup_core/onceload_core/postgres/audit.sql",
+        correct="coalesce(version.is_one_row_each, true) AS is_one_each",
+        wrong="true AS is_one_each",
+        tests=(f"{OF_RETRY_ROADS}::test_a_transform_makes_any_number_of_rows_of_retried_records",),
+    ),
+    Bug(
+        name="a load ends the sessions of a later call of its batch",
+        file="dedup_core/onceload_core/postgres/deliveries.sql",
+        correct="planner.name = :name AND planner.epoch = :epoch)",
+        wrong="planner.name = :name)",
+        tests=("tests/loads/test_sessions.py",),
     ),
 )

@@ -24,7 +24,7 @@ def test_the_examples_of_the_how_to_print_what_they_say(tmp_path: Path, dsn: str
     done = subprocess.run(
         [sys.executable, "-c", f"print({_NEXT!r}, end='')\n".join(blocks)],
         cwd=tmp_path,
-        env={**os.environ, "ONCELOAD_DSN": dsn},
+        env={**os.environ, "ONCELOAD_DSN": dsn, "PYSPARK_PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -32,7 +32,7 @@ def test_the_examples_of_the_how_to_print_what_they_say(tmp_path: Path, dsn: str
     )
 
     printed = done.stdout.split(_NEXT)
-    assert printed[:7] == [
+    assert printed[:9] == [
         "998 loaded, 2 quarantined, position 1\n",
         "998 rows compared, 0 differences\n",
         "2026-11-20.csv 9682\n2026-11-21.csv 1150\n",
@@ -40,6 +40,8 @@ def test_the_examples_of_the_how_to_print_what_they_say(tmp_path: Path, dsn: str
         "200\n",
         "",
         "",
+        "998 ['248.66', '249.34']\n",
+        "0 new records\n",
     ]
-    assert printed[7].startswith("missing.yaml:1: the file cannot be read")
-    assert printed[8:] == [""]
+    assert printed[9].startswith("missing.yaml:1: the file cannot be read")
+    assert printed[10:] == [""]

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,11 +20,12 @@ from onceload_core.ports import CommitStep
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.load.given.load_rows import load_rows
 from onceload_jobs.load.report import Report
-from onceload_jobs.work.local.processes import PROCESSES, start
 from tests.fault.proxy import Fate, Proxy
 from tests.python.conftest import Place
 from tests.servers import execute
 from tests.waiting import PATIENCE_S
+
+_PROCESSES = get_context("forkserver")
 
 #: Two of them are loaded before, and one is bad.
 ROWS = [{"id": number if number != 7 else None, "amount": "1.50", "note": "x"} for number in range(10)]
@@ -77,7 +79,8 @@ def test_rows_of_a_call_that_is_killed_and_made_again_are_there_once(
     place: Place, pipeline: onceload.Pipeline, step: CommitStep
 ) -> None:
     form = ("mappings", "table")[list(CommitStep).index(step) % 2]
-    process = start(killed_at, pipeline, form, str(step), place.dsn, name="killed")
+    process = _PROCESSES.Process(target=killed_at, args=(pipeline, form, str(step), place.dsn))
+    process.start()
     process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
 
@@ -101,8 +104,12 @@ def together(pipeline: onceload.Pipeline, batch: str, both: Barrier, dsn: str) -
 
 
 def test_two_processes_at_once_with_the_same_ids_load_each_row_once(place: Place, pipeline: onceload.Pipeline) -> None:
-    both = PROCESSES.Barrier(2)
-    processes = [start(together, pipeline, batch, both, place.dsn, name=batch) for batch in ("one", "two")]
+    both = _PROCESSES.Barrier(2)
+    processes = [
+        _PROCESSES.Process(target=together, args=(pipeline, batch, both, place.dsn)) for batch in ("one", "two")
+    ]
+    for process in processes:
+        process.start()
     for process in processes:
         process.join(PATIENCE_S)
 

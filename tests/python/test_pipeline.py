@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from onceload_core.names import Position
 from onceload_core.replay import Snapshot
 from tests.python.conftest import Place
 from tests.servers import execute, temporary_home
+from tests.waiting import PATIENCE_S
 
 PIPELINES = sorted(Path("pipelines").glob("*.yaml"))
 
@@ -53,6 +55,18 @@ def test_a_batch_is_staged_audited_and_published_or_given_up(place: Place) -> No
     pipeline.stage(batch="second")
     assert [pipeline.publish("second").loaded, pipeline.publish("second").loaded] == [1, 1]
     assert place.rows() == [(1,)]
+
+
+def test_a_process_that_must_not_have_children_may_load(place: Place) -> None:
+    """A worker of Celery is one."""
+    place.write("a.jsonl", 1)
+    load = place.pipeline().load
+    process = get_context("spawn").Process(target=load, kwargs={"engine": "local"}, daemon=True)
+
+    process.start()
+    process.join(PATIENCE_S)
+
+    assert (process.exitcode, place.rows()) == (0, [(1,)])
 
 
 def test_recoveries_from_python(place: Place) -> None:

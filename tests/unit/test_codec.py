@@ -55,7 +55,6 @@ def test_text_is_plain_ascii():
 
 def test_the_values_handed_over_with_a_batch_stay_as_they_are():
     publish_input = PublishInput(
-        deliveries=3,
         written=(parse_column("amount", "numeric(12,2) not null"), parse_column("names", "text[]")),
         has_lineage=True,
         replaced={ProducerId(7): Replacement(old=ProducerId(5), name="a.jsonl", planned=SpanSet.of((0, 5), (9, 12)))},
@@ -75,7 +74,6 @@ def test_fields_that_have_a_default_may_be_missing():
 def test_a_field_that_is_unknown_is_refused(path):
     """A later release gave it a meaning."""
     whole = {
-        "deliveries": 1,
         "written": [{"name": "id", "type": {"kind": "bigint"}}],
         "has_lineage": True,
         "replaced": {"7": {"old": 5, "name": "a", "planned": {"spans": []}}},

@@ -19,11 +19,9 @@ from tests.models.board import (
     close_session,
     end_of_session,
     nack,
-    publish,
     redrive,
     renew,
     seal,
-    stage,
     take,
     withdraw,
 )
@@ -177,18 +175,8 @@ class Race:
     def nack(self, which: int, number: int) -> None:
         self._end(nack, which, number)
 
-    def stage(self, which: int, number: int) -> None:
-        self._end(stage, which, number)
-
-    def publish(self, number: int, _: int) -> None:
-        staged = [each for each, work in enumerate(self.model.work) if work.state == "staged"]
-        if staged:
-            number = staged[number % len(staged)]
-            self.desk.board = publish(self.desk.board, DeliveryId(number))
-            self.model.work[number].state = "acked"
-
     def withdraw(self, number: int, _: int) -> None:
-        if number < len(self.model.work) and self.model.work[number].state in ("waiting", "held", "staged"):
+        if number < len(self.model.work) and self.model.work[number].state == "held":
             self.desk.board = withdraw(self.desk.board, DeliveryId(number))
             self.model.work[number].state = "abandoned"
 
@@ -207,8 +195,6 @@ class Race:
         if call is ack:
             work.state = "acked"
             self.acks.append((number, name))
-        elif call is stage:
-            work.state = "staged"
         else:
             self.model.fall_back(work)
 
@@ -275,7 +261,7 @@ Step = tuple[Move, int, int]
 
 RARE: list[Move] = [Race.open, Race.wait, Race.expire, Race.renew, Race.close, Race.redrive, Race.abandon]
 
-RARE += [Race.stage, Race.publish, Race.withdraw]
+RARE += [Race.withdraw]
 
 # What makes progress comes more often, so that histories get somewhere.
 MOVES: list[Move] = [*RARE, *2 * [Race.offer, Race.ack, Race.nack], *5 * [Race.take]]

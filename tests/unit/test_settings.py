@@ -29,6 +29,32 @@ def test_another_time_to_keep_the_embedded_database_is_refused(given):
         read_settings({"ONCELOAD_EMBEDDED_KEEP": given})
 
 
+@pytest.mark.parametrize(
+    ("given", "stage"),
+    [
+        ("", None),
+        ("/mnt/shared", "/mnt/shared"),
+        ("/mnt/a b/", "/mnt/a b"),
+        ("s3://waiting", "s3://waiting"),
+        ("s3://waiting/rows/", "s3://waiting/rows"),
+    ],
+)
+def test_rows_may_wait_in_a_folder_or_in_a_store(given, stage):
+    assert read_settings({"ONCELOAD_STAGE": given}).stage == stage
+
+
+@pytest.mark.parametrize(
+    "given", ["stage", "./stage", "s3://", f"s3://key:{SECRET}@waiting", "gs://waiting", "s3:/waiting"]
+)
+def test_another_place_for_waiting_rows_is_refused(given):
+    with pytest.raises(
+        SettingRefused, match=r"ONCELOAD_STAGE: .* Expected the absolute path of a folder, or"
+    ) as refused:
+        read_settings({"ONCELOAD_STAGE": given})
+
+    assert SECRET not in str(refused.value)
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
 def test_both_names_of_the_scheme_are_taken(scheme):
     dsn = f"{scheme}://ann:{SECRET}@db:5433/sales?sslmode=require"

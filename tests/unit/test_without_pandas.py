@@ -14,7 +14,7 @@ def test_values_need_no_pandas(first, there):
 import sys
 import numpy as np
 import pyarrow as pa
-from onceload_jobs.work.local.without_pandas import keep_pandas_out
+from onceload_jobs.executor.without_pandas import keep_pandas_out
 
 {first}
 assert pa.array([1, None]).to_pylist() == [1, None]
@@ -28,7 +28,7 @@ def test_other_processes_of_the_fork_server_still_know_the_nulls_of_pandas():
     """The program that calls a load may use the same fork server for processes of its own."""
     program = """
 import multiprocessing
-from onceload_jobs.work.local.processes import import_early
+from onceload_jobs.executor.local import import_early
 
 VALUES = "__import__('pyarrow').array(__import__('pandas').Series([1.0, float('nan')])).to_pylist()"
 if __name__ == "__main__":

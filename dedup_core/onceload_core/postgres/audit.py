@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Engine
 
 from onceload_core.declaration import Declaration
 from onceload_core.names import Position, ProducerId
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, array, on_table, statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.postgres.rewound import Owed, owed
 from onceload_core.spans import SpanSet
 
@@ -168,6 +168,18 @@ def audit_view(engine: Engine, pipeline: str, *, only_read: bool = True) -> Iter
         connection.rollback()
 
 
+@contextmanager
+def shared_view(engine: Engine, pipeline: str, name: str) -> Iterator[Connection]:
+    """A connection that reads in the view of another one, which exported it. What it writes is rolled back."""
+    with translated(pipeline=pipeline, doing="verifying"), one_view(engine) as connection:
+        connection.execute(SQL["share"], {"name": name})
+        connection.execute(SQL["work_alone"])
+        connection.execute(SQL["take_time"])
+        connection.execute(SQL["take_memory"])
+        yield connection
+        connection.rollback()
+
+
 class AuditView:
     """Rows and receipts of the same moment."""
 
@@ -175,6 +187,10 @@ class AuditView:
         self.connection = connection
         self.pipeline_id = pipeline_id
         self.position = position
+
+    def export(self) -> str:
+        """A name by which `shared_view` reads in this view, as long as it is open."""
+        return str(self.connection.execute(SQL["export"]).scalar_one())
 
     def columns_of(self, table: str) -> frozenset[str]:
         """The columns of a table, none if it does not exist. Names of tables are quoted as in SQL."""

@@ -5,6 +5,18 @@ SET TRANSACTION READ ONLY;
 -- Files are read while the view is open. The server must not take this for a worker that hangs.
 SET LOCAL idle_in_transaction_session_timeout = 0;
 
+-- name: export
+-- A name of this view, by which other transactions share it as long as this one is open.
+SELECT pg_export_snapshot();
+
+-- name: share
+-- Has to come before all other statements.
+SET TRANSACTION SNAPSHOT :name;
+
+-- name: work_alone
+-- Other workers share the work already, so that more processes of the server would only take their time.
+SET LOCAL max_parallel_workers_per_gather = 0;
+
 -- name: take_memory
 SET LOCAL work_mem = '256MB';
 
@@ -18,12 +30,32 @@ WITH version AS MATERIALIZED (
     SELECT version, coalesce(rest ->> 'target' ~ :without_lineage, false) AS is_without_lineage,
            coalesce(rest ->> 'transform', '') = '' AS is_one_row_each
       FROM onceload.declaration WHERE pipeline_id = :pipeline_id
+), retried AS (
+    -- Most retries make one row of each record of a file. Those of records that name their producers make none of the
+    -- file, and a transform makes any number of all records that are retried at once.
+    SELECT record.producer_id, record.position, record.settled_position, settled.rows,
+           coalesce(version.is_one_row_each, true) AS is_one_each
+      FROM onceload.quarantine AS record
+      JOIN onceload.ledger AS entry
+           ON entry.pipeline_id = record.pipeline_id AND entry.position = record.settled_position
+      JOIN onceload.ledger_span AS settled
+           ON settled.pipeline_id = entry.pipeline_id AND settled.position = entry.position
+          AND settled.producer_id = record.producer_id
+      LEFT JOIN version ON version.version = entry.version
+     WHERE record.pipeline_id = :pipeline_id AND record.state = 'retried' AND version.is_without_lineage IS NOT TRUE
+       AND settled.rows > 0
+), together AS (
+    -- The rows of these retries cannot be assigned to the commits that quarantined their records: these count together.
+    SELECT DISTINCT producer_id, position AS of_position, min(position) OVER (PARTITION BY producer_id) AS position
+      FROM retried WHERE NOT is_one_each
 ), receipt AS (
-    SELECT ledger_span.producer_id, ledger_span.position, ledger_span.spans,
+    SELECT ledger_span.producer_id, coalesce(together.position, ledger_span.position) AS position, ledger_span.spans,
            CASE WHEN version.is_without_lineage THEN 0 ELSE ledger_span.rows END AS rows,
            coalesce(version.is_one_row_each, true) AS is_one_row_each
       FROM onceload.ledger_span JOIN onceload.ledger AS entry USING (pipeline_id, position)
       LEFT JOIN version ON version.version = entry.version
+      LEFT JOIN together
+           ON together.producer_id = ledger_span.producer_id AND together.of_position = ledger_span.position
      WHERE ledger_span.pipeline_id = :pipeline_id AND entry.kind = 'load'
        -- The view of the entries in force has no version; joined with the ledger, it is slow without statistics.
        AND NOT EXISTS (SELECT FROM onceload.ledger AS rewind
@@ -49,18 +81,20 @@ WITH version AS MATERIALIZED (
     SELECT producer_id, CASE WHEN place > 0 AND sequence_id < ends[place] THEN positions[place] END AS position,
            count(*) AS rows, count(DISTINCT sequence_id) AS sequences
       FROM placed GROUP BY 1, 2
-), retried AS (
-    SELECT record.producer_id, record.position, count(*) AS rows
-      FROM onceload.quarantine AS record
-      LEFT JOIN onceload.ledger AS entry
-           ON entry.pipeline_id = record.pipeline_id AND entry.position = record.settled_position
-      LEFT JOIN version ON version.version = entry.version
-     WHERE record.pipeline_id = :pipeline_id AND record.state = 'retried' AND version.is_without_lineage IS NOT TRUE
-     GROUP BY record.producer_id, record.position
+), promised AS (
+    SELECT producer_id, position, rows, is_one_row_each FROM receipt
+    UNION ALL
+    SELECT retried.producer_id, coalesce(together.position, retried.position), 1, true
+      FROM retried LEFT JOIN together
+           ON together.producer_id = retried.producer_id AND together.of_position = retried.position
+     WHERE is_one_each
+    UNION ALL
+    SELECT made.producer_id, together.position, made.rows, false
+      FROM (SELECT DISTINCT producer_id, settled_position, rows FROM retried WHERE NOT is_one_each) AS made
+      JOIN (SELECT DISTINCT producer_id, position FROM together) AS together USING (producer_id)
 ), expected AS (
-    SELECT producer_id, position, receipt.rows + coalesce(retried.rows, 0) AS rows, is_one_row_each
-      FROM receipt JOIN edge USING (producer_id) LEFT JOIN retried USING (producer_id, position)
-     WHERE NOT edge.is_repeated
+    SELECT producer_id, position, CAST(sum(rows) AS bigint) AS rows, bool_and(is_one_row_each) AS is_one_row_each
+      FROM promised JOIN edge USING (producer_id) WHERE NOT edge.is_repeated GROUP BY 1, 2
 ), differing AS (
     SELECT * FROM (
         -- A merge may have replaced rows of earlier commits. So none of those is missing, but some may be surplus.

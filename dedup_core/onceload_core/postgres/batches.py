@@ -20,8 +20,9 @@ from onceload_core.errors import DeliveryTakenAway
 from onceload_core.events import event
 from onceload_core.names import Batch, DeliveryId, Epoch, Position, SessionName
 from onceload_core.ports import Claim, Session
-from onceload_core.postgres.commit import get_pipeline, holder_binds
+from onceload_core.postgres.commit import holder_binds
 from onceload_core.postgres.connection import array, change, statements, transaction, translated
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.postgres.rows import version_in
 from onceload_core.postgres.sessions import session_of
 

@@ -13,8 +13,8 @@ from onceload_core.delivery import Event, State, next_state
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import DeliveryId
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import change, statements, transaction
+from onceload_core.postgres.pipeline_row import get_pipeline
 
 SQL = statements("by_hand.sql")
 

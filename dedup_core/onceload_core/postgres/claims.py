@@ -12,25 +12,26 @@ from onceload_core.errors import SessionFenced
 from onceload_core.guards import refuse_change, refuse_taken
 from onceload_core.names import Batch, DeliveryId, Position, ProducerId, SessionName
 from onceload_core.ports import Claim, Outlook, Session
-from onceload_core.postgres.commit import SQL, lock_pipeline_of
-from onceload_core.postgres.connection import Record, array
+from onceload_core.postgres.commit import SQL
+from onceload_core.postgres.connection import array
+from onceload_core.postgres.pipeline_row import lock_pipeline_of
 from onceload_core.postgres.producers import know
 from onceload_core.postgres.stages import with_lost
 from onceload_core.spans import SpanSet
 
-_CLAIMED_NAMES = with_lost(SQL["claimed_names"])
+_OUTLOOK = with_lost(SQL["outlook"])
 _DROP_ENDED_CLAIMS = with_lost(SQL["drop_ended_claims"])
 
 
-def outlook(connection: Connection, pipeline: Record, *, asking: SessionName) -> Outlook:
+def outlook(connection: Connection, pipeline_id: int, *, asking: SessionName) -> Outlook:
     """The position of the ledger, and the producers that other sessions are loading."""
-    binds = {"pipeline_id": pipeline.pipeline_id, "session": asking}
-    claimed = connection.execute(_CLAIMED_NAMES, binds).all()
-    dead_letters = {row.name: DeliveryId(row.delivery_id) for row in connection.execute(SQL["dead_letters"], binds)}
+    rows = connection.execute(_OUTLOOK, {"pipeline_id": pipeline_id, "session": asking}).all()
+    named = [row for row in rows if row.name is not None]
+    claimed = [row for row in named if row.dead_letter is None]
     return Outlook(
-        position=Position(pipeline.position),
+        position=Position(rows[0].position),
         claimed=frozenset(row.name for row in claimed),
-        dead_letters=dead_letters,
+        dead_letters={row.name: DeliveryId(row.dead_letter) for row in named if row.dead_letter is not None},
         kept={row.name: Kept(batch=Batch(row.kept_by), until=row.kept_until) for row in claimed if row.kept_by},
     )
 
@@ -51,18 +52,17 @@ def claim(
     found = lock_pipeline_of(connection, session)
     pipeline_id = found.pipeline_id
     if unchanged is not None:
-        now = outlook(connection, found, asking=session.name)
+        now = outlook(connection, pipeline_id, asking=session.name)
         committed = _committed_since(connection, pipeline_id, unchanged.position) if only_names else None
         refuse_change(session, unchanged, now, committed=committed, names=names.values())
     drop_ended(connection, pipeline_id)
     known = know(connection, pipeline_id, session.name, list(spans))
     refuse_taken(session, spans, known, names=names, position=Position(found.position))
     binds = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch, "batch": batch}
-    delivery_id = connection.execute(SQL["claim_delivery"], {**binds, "lease_s": lease_s}).scalar()
+    claimed = {"lease_s": lease_s, "producer_ids": array(spans), "spans": array(spans.values())}
+    delivery_id = connection.execute(SQL["claim"], {**binds, **claimed}).scalar()
     if delivery_id is None:
         raise SessionFenced(session.pipeline, session.name, session.epoch)
-    claimed = {"delivery_id": delivery_id, "producer_ids": array(spans), "spans": array(spans.values())}
-    connection.execute(SQL["claim_spans"], claimed)
     return Claim(delivery_id=DeliveryId(delivery_id), session=session, spans=spans)
 
 

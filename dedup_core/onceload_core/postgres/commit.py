@@ -7,22 +7,19 @@ from functools import lru_cache
 from typing import TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection, TextClause, text
-from sqlalchemy.exc import DBAPIError
 
-from onceload_core.declaration import refuse_other_version
+from onceload_core.checks import GENERATION_MAX
 from onceload_core.errors import (
     AlreadyConsumed,
     DeliveryTakenAway,
     LimitReached,
-    NotFound,
-    SessionFenced,
     StateDiffers,
 )
 from onceload_core.guards import refuse_other_rows
 from onceload_core.names import Position, ProducerId
-from onceload_core.pause import Pause, refuse_paused
+from onceload_core.pause import refuse_paused
 from onceload_core.pipeline import Guarantee
-from onceload_core.ports import GENERATION_MAX, Advance, Claim, Commit, CommitStep, Session, Settlement
+from onceload_core.ports import Advance, Claim, Commit, CommitStep, Session, Settlement
 from onceload_core.postgres import loaded_files
 from onceload_core.postgres.connection import (
     Record,
@@ -33,8 +30,8 @@ from onceload_core.postgres.connection import (
     on_table,
     statements,
 )
-from onceload_core.postgres.own_transaction import check_transaction_is_open, ended, get_transaction_id, has_committed
-from onceload_core.postgres.rows import version_in
+from onceload_core.postgres.own_transaction import check_transaction_is_open, get_transaction_id
+from onceload_core.postgres.pipeline_row import pause_in, take_position_in
 from onceload_core.replay import EntryKind
 from onceload_core.spans import SEQUENCE_END
 
@@ -53,6 +50,17 @@ class BulkCommit(Commit[Connection]):
     #: Business ids by their SHA-256, `_message`. Rows of one record repeat it.
     offered_messages: str | None = None
 
+    @property
+    def consumes_anything(self) -> bool:
+        return self.offered is not None or super().consumes_anything
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkSettlement(Settlement[Connection]):
+    """A settlement whose rows have business ids; the name of their table is quoted for SQL."""
+
+    offered_messages: str | None = None
+
 
 AnyCommit = TypeVar("AnyCommit", Commit[Connection], Settlement[Connection])
 #: Called after each step of a commit.
@@ -61,6 +69,12 @@ Reached: TypeAlias = Callable[[CommitStep], None]
 
 def run_steps(connection: Connection, commit: Commit[Connection], reached: Reached) -> Position:
     """Everything between BEGIN and COMMIT, in the order of the protocol."""
+    return _run_steps(connection, commit, reached, may_be_paused=False)
+
+
+def _run_steps(
+    connection: Connection, commit: Commit[Connection], reached: Reached, *, may_be_paused: bool
+) -> Position:
     transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = commit.write_rows(connection)
@@ -68,7 +82,8 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
     reached(CommitStep.ROWS_WRITTEN)
     taken = take_position_in(transaction_id, connection, commit)
     refuse_other_rows(commit, written)
-    refuse_paused(commit.session.pipeline, pause_in(taken))
+    if not may_be_paused:
+        refuse_paused(commit.session.pipeline, pause_in(taken))
     reached(CommitStep.POSITION_TAKEN)
     repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE
     advance(connection, taken, commit, repeats_allowed=repeats_allowed)
@@ -90,6 +105,9 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
 
 def run_settlement_steps(connection: Connection, settlement: Settlement[Connection], reached: Reached) -> Position:
     """The same order, with the quarantine instead of the producers."""
+    if settlement.load is not None:
+        # A pause is the time for repairs.
+        _run_steps(connection, settlement.load, reached, may_be_paused=True)
     transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = settlement.write_rows(connection)
@@ -98,75 +116,14 @@ def run_settlement_steps(connection: Connection, settlement: Settlement[Connecti
     taken = take_position_in(transaction_id, connection, settlement)
     refuse_other_rows(settlement, written)
     reached(CommitStep.POSITION_TAKEN)
+    if isinstance(settlement, BulkSettlement):
+        record_messages(connection, taken, settlement, repeats_allowed=taken.guarantee == Guarantee.AT_LEAST_ONCE)
+        reached(CommitStep.MESSAGES_RECORDED)
     settle(connection, taken, settlement)
     reached(CommitStep.QUARANTINE_RECORDED)
     record_entry(connection, taken, settlement, kind=settlement.kind)
     reached(CommitStep.ENTRY_RECORDED)
     return Position(taken.position)
-
-
-def get_pipeline(connection: Connection, pipeline: str) -> Record:
-    return _one_pipeline(connection, "find_pipeline", pipeline)
-
-
-def lock_pipeline(connection: Connection, pipeline: str) -> Record:
-    return _one_pipeline(connection, "lock_pipeline", pipeline)
-
-
-def lock_pipeline_against_snapshots(connection: Connection, pipeline: str) -> Record:
-    return _one_pipeline(connection, "lock_pipeline_against_snapshots", pipeline)
-
-
-def hold_pipeline(connection: Connection, pipeline: str) -> Record:
-    return _one_pipeline(connection, "hold_pipeline", pipeline)
-
-
-def take_position(connection: Connection, pipeline: str) -> Record:
-    """Take the next position, and with it the commit lock; the row also has the settings of the pipeline."""
-    return _one_pipeline(connection, "take_position", pipeline)
-
-
-def take_position_in(transaction_id: str, connection: Connection, commit: AnyCommit) -> Record:
-    """The same for a session: refused if a later epoch took over, or if another version is in force.
-
-    Also refused in a transaction other than the one that was begun: rows and receipts must commit together.
-    """
-    session = commit.session
-    life = {"session": session.name, "epoch": session.epoch, "version": session.version.number}
-    try:
-        taken = _one_pipeline(connection, "take_position_of_session", session.pipeline, **life)
-    except DBAPIError as error:
-        # A connection that is lost cannot be asked.
-        if not error.connection_invalidated and has_committed(connection, transaction_id):
-            raise ended(connection, commit.session.pipeline, commit.batch) from None
-        raise
-    if taken.transaction_id != transaction_id:
-        raise ended(connection, commit.session.pipeline, commit.batch)
-    refuse_other_version(session.pipeline, session.version, version_in(taken))
-    if not taken.is_latest:
-        raise SessionFenced(session.pipeline, session.name, session.epoch)
-    return taken
-
-
-def pause_in(found: Record) -> Pause | None:
-    """The pause that a row of the pipeline holds."""
-    if found.paused_at is None:
-        return None
-    return Pause(at=found.paused_at, by=found.paused_by, why=found.pause_reason)
-
-
-def lock_pipeline_of(connection: Connection, session: Session) -> Record:
-    """Lock the pipeline for a session: refused if another version of the declaration is in force."""
-    found = lock_pipeline(connection, session.pipeline)
-    refuse_other_version(session.pipeline, session.version, version_in(found))
-    return found
-
-
-def _one_pipeline(connection: Connection, statement: str, pipeline: str, **binds: object) -> Record:
-    found = execute_prepared(connection, SQL[statement], {"pipeline": pipeline, **binds}).one_or_none()
-    if found is None:
-        raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
-    return found
 
 
 def advance(connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
@@ -175,7 +132,7 @@ def advance(connection: Connection, taken: Record, commit: Commit[Connection], *
         if each.takes_name_of is not None:
             _swap_names(connection, taken, commit, producer_id=each.producer_id, other_id=each.takes_name_of)
     # A table of its own has a statement of its own, which is not worth keeping.
-    items = SEQUENCE_END if isinstance(commit, BulkCommit) else len(commit.advances)
+    items = SEQUENCE_END if _offers_a_table(commit) else len(commit.advances)
     for offered, its_binds in _offered(commit):
         binds = {**taken_binds, **its_binds, "repeats_allowed": repeats_allowed}
         done = execute_for(connection, _offering("advance_producers", offered.text), binds, items=items).one()
@@ -215,6 +172,10 @@ def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[s
         yield on_table(SQL["offered_in_a_table"], commit.offered), {"first_id": 0, "last_id": SEQUENCE_END}
 
 
+def _offers_a_table(commit: Commit[Connection]) -> bool:
+    return isinstance(commit, BulkCommit) and commit.offered is not None
+
+
 @lru_cache(maxsize=16)
 def _offering(statement: str, offered: str) -> TextClause:
     return text(SQL[statement].text.replace("{offered}", offered))
@@ -238,7 +199,7 @@ def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
 
 
 def record_messages(
-    connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool
+    connection: Connection, taken: Record, commit: Commit[Connection] | BulkSettlement, *, repeats_allowed: bool
 ) -> None:
     if not taken.message_keep_days:
         return
@@ -251,16 +212,18 @@ def record_messages(
         raise AlreadyConsumed(commit.session.pipeline, (f"{repeats} business ids",))
 
 
-def offers_messages(commit: Commit[Connection]) -> bool:
-    return bool(commit.message_ids) or (isinstance(commit, BulkCommit) and commit.offered_messages is not None)
+def offers_messages(commit: Commit[Connection] | Settlement[Connection]) -> bool:
+    if isinstance(commit, Commit) and commit.message_ids:
+        return True
+    return isinstance(commit, BulkCommit | BulkSettlement) and commit.offered_messages is not None
 
 
-def _offered_messages(commit: Commit[Connection]) -> Iterator[tuple[TextClause, dict[str, object]]]:
+def _offered_messages(commit: Commit[Connection] | BulkSettlement) -> Iterator[tuple[TextClause, dict[str, object]]]:
     """The business ids of a commit in batches: the statement that returns their hashes, and its binds."""
-    for some in in_batches(commit.message_ids):
+    for some in in_batches(commit.message_ids if isinstance(commit, Commit) else ()):
         messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)
         yield SQL["messages_in_an_array"], {"messages": messages}
-    if isinstance(commit, BulkCommit) and commit.offered_messages is not None:
+    if isinstance(commit, BulkCommit | BulkSettlement) and commit.offered_messages is not None:
         yield on_table(SQL["messages_in_a_table"], commit.offered_messages), {}
 
 
@@ -282,8 +245,11 @@ def record_quarantine(
             raise AlreadyConsumed(commit.session.pipeline, (f"{len(some) - recorded} quarantined records",))
 
 
-NO_ORIGIN = dict.fromkeys(("session", "epoch", "version", "dag_id", "run_id", "try_number")) | dict.fromkeys(
-    ("loaded", "duplicate", "quarantined", "filtered", "bytes"), 0
+NO_ENGINE = dict.fromkeys(("engine", "spark_ui"))
+NO_ORIGIN = (
+    dict.fromkeys(("session", "epoch", "version", "dag_id", "run_id", "try_number"))
+    | dict.fromkeys(("loaded", "duplicate", "quarantined", "filtered", "bytes"), 0)
+    | NO_ENGINE
 )
 
 
@@ -299,8 +265,9 @@ def settle(connection: Connection, taken: Record, settlement: Settlement[Connect
         }
         if connection.execute(SQL["settle_quarantine"], binds).rowcount != len(some):
             raise AlreadyConsumed(pipeline, tuple(map(_settled, connection.execute(SQL["settlements_refused"], binds))))
+    rows_of = settlement.rows_of
     for some_spans in in_batches(list(settlement.spans.items())):
-        rows = [spans.count if settlement.kind is EntryKind.RETRY else 0 for _, spans in some_spans]
+        rows = [rows_of.get(producer_id, 0) for producer_id, _ in some_spans]
         binds = taken_binds | {
             "producer_ids": array(producer_id for producer_id, _ in some_spans),
             "spans": array(spans for _, spans in some_spans),
@@ -318,7 +285,9 @@ def _settled(row: Record) -> str:
     return f"quarantined record {row.quarantine_id} ({settled})"
 
 
-def record_entry(connection: Connection, taken: Record, commit: AnyCommit, *, kind: EntryKind) -> None:
+def record_entry(
+    connection: Connection, taken: Record, commit: Commit[Connection] | Settlement[Connection], *, kind: EntryKind
+) -> None:
     write_entry(
         connection,
         commit.session.pipeline,
@@ -338,6 +307,7 @@ def record_entry(connection: Connection, taken: Record, commit: AnyCommit, *, ki
             "quarantined": commit.counts.quarantined,
             "filtered": commit.counts.filtered,
             "bytes": commit.bytes,
+            **(NO_ENGINE if isinstance(commit, Settlement) else {"engine": commit.engine, "spark_ui": commit.spark_ui}),
         },
     )
 

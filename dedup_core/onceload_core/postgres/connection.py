@@ -1,5 +1,6 @@
 """Connections to Postgres, and the translation of its errors into ours."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ Record: TypeAlias = Row[*tuple[Any, ...]]
 
 
 _TCP_USER_TIMEOUT_MS = 180_000
+_SETTINGS = "onceload_settings"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,14 @@ def connect(settings: LedgerSettings) -> Engine:
         pool_use_lifo=True,
         # The parameters are rows and names, which must not get into logs.
         hide_parameters=True,
+        execution_options={_SETTINGS: settings},
     )
+
+
+def settings_of(engine: Engine) -> LedgerSettings:
+    """The settings of an engine that `connect` made, for workers that open connections of their own."""
+    settings: LedgerSettings = engine.get_execution_options()[_SETTINGS]
+    return settings
 
 
 def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
@@ -104,6 +113,8 @@ class _Prepared:
 
 
 _numbers = count(1)
+#: A load of one commit executes most of them once or twice.
+_PREPARED_AT = 3
 #: The type of a column was changed since a statement was planned, or something removed the statement.
 _PLAN_IS_GONE = frozenset({"0A000", "26000", "42P05"})
 
@@ -120,13 +131,15 @@ def _as_prepared(statement: str) -> _Prepared:
 
 
 def execute_prepared(connection: Connection, statement: TextClause, binds: Mapping[str, object]) -> CursorResult[Any]:
-    """Execute a statement that each connection plans once: planning a step of a commit takes longer than the step."""
+    """Execute a statement that a connection plans once, if it executes it again: planning takes longer than a step."""
     prepared = _as_prepared(statement.text)
-    known: set[str] = connection.info.setdefault("prepared", set())
+    times: Counter[str] = connection.info.setdefault("prepared", Counter())
+    times[prepared.name] += 1
+    if times[prepared.name] < _PREPARED_AT:
+        return connection.execute(statement, binds)
     try:
-        if prepared.name not in known:
+        if times[prepared.name] == _PREPARED_AT:
             connection.exec_driver_sql(prepared.prepare, execution_options={"no_parameters": True})
-            known.add(prepared.name)
         return connection.exec_driver_sql(prepared.execute, dict(binds))
     except DBAPIError as error:
         if sqlstate(error) not in _PLAN_IS_GONE:

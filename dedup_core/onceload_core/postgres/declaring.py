@@ -16,23 +16,33 @@ from onceload_core.declaration import (
     settled,
 )
 from onceload_core.names import Version
+from onceload_core.pause import refuse_paused
 from onceload_core.pipeline import Pipeline
 from onceload_core.postgres import loaded_files
-from onceload_core.postgres.commit import SQL, lock_pipeline
+from onceload_core.postgres.commit import SQL
 from onceload_core.postgres.connection import Record
+from onceload_core.postgres.pipeline_row import lock_pipeline, pause_in
 from onceload_core.postgres.rows import version_in
 
 
-def declare(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
-    """Return the version in force afterwards. A new version deletes the deliveries of earlier ones."""
+def declare(
+    connection: Connection, pipeline: Pipeline, *, version: Version | None, may_be_paused: bool
+) -> tuple[int, Version]:
+    """Return the number of the pipeline, and the version in force afterwards.
+
+    A new version deletes the deliveries of earlier ones.
+    """
     # An unchanged declaration needs no lock: a load that takes another version meanwhile fences this one.
     found = _find(connection, pipeline)
+    if found is not None and not may_be_paused:
+        refuse_paused(pipeline.name, pause_in(found))
     taken = _unchanged(found, pipeline)
     if version is not None and taken is not None:
         refuse_other_version(pipeline.name, version, taken)
     if found is None or taken is None:
-        taken = _take(connection, pipeline, version=version)
+        pipeline_id, taken = _take(connection, pipeline, version=version)
     else:
+        pipeline_id = found.pipeline_id
         if pipeline.folder not in (None, found.folder):
             taken = _follow_folder(connection, pipeline, taken)
         if not found.has_layout:
@@ -40,8 +50,10 @@ def declare(connection: Connection, pipeline: Pipeline, *, version: Version | No
             layout = _layout(pipeline.declaration)
             kept = {"pipeline_id": found.pipeline_id, "version": found.version, "layout": layout}
             connection.execute(SQL["keep_layout"], kept)
-    connection.execute(SQL["set_limits"], {**_limits(pipeline), "version": taken.number})
-    return taken
+    limits = _limits(pipeline)
+    if found is None or any(limit != getattr(found, name) for name, limit in limits.items()):
+        connection.execute(SQL["set_limits"], {**limits, "version": taken.number})
+    return pipeline_id, taken
 
 
 def find_version(connection: Connection, pipeline: Pipeline) -> Version | None:
@@ -96,7 +108,7 @@ def _refuse_edit(connection: Connection, pipeline: Pipeline, before: Declaration
     refuse_edit(pipeline.name, before, pipeline.declaration, in_use, moved_from=pipeline.moved_from)
 
 
-def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
+def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> tuple[int, Version]:
     """Take the next version, unless another load has just taken the same one."""
     connection.execute(SQL["make_pipeline"], _limits(pipeline))
     # Under the lock, nothing is committed between the check of the edit and the new version.
@@ -105,7 +117,7 @@ def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None
         refuse_other_version(pipeline.name, version, version_in(found))
     kept = _find(connection, pipeline)
     if (unchanged := _unchanged(kept, pipeline)) is not None:
-        return unchanged
+        return found.pipeline_id, unchanged
     before = None if kept is None else _declaration_in(kept)
     after = settled(before, pipeline.declaration)
     if before is not None:
@@ -114,7 +126,7 @@ def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None
         connection.execute(SQL["end_window"], {"pipeline_id": found.pipeline_id})
     taken = _keep(connection, found.pipeline_id, after)
     loaded_files.follow(connection, pipeline, found, before=before, after=after)
-    return taken
+    return found.pipeline_id, taken
 
 
 def _remembered(connection: Connection, pipeline_id: int) -> str:

@@ -6,37 +6,37 @@ commit of a load, which is never lost, ends a delivery.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
-from sqlalchemy import Connection, Engine, TextClause
+from sqlalchemy import Connection, Engine
 
+from onceload_core.checks import check_name
 from onceload_core.declaration import refuse_other_version
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import SessionFenced
 from onceload_core.events import event
 from onceload_core.names import Batch, DeliveryId, Epoch, SessionName, Version
-from onceload_core.ports import Claim, Session, check_name
+from onceload_core.ports import Claim, Session
 from onceload_core.postgres.batches import STAGE_KEPT_S
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import array, transaction, translated
 from onceload_core.postgres.handing import (
     END_LEASES,
     REASON_MAX,
     SQL,
-    TAKE_STAGED,
     TAKES,
     fall_back,
     log_dead,
     log_set_aside,
     taken_away,
 )
-from onceload_core.postgres.offers import Offer, adopt_strays, offer, offer_batch
+from onceload_core.postgres.offers import Offer, adopt_strays, offer, set_aside
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.postgres.rows import version_in
-from onceload_core.postgres.sessions import end_sessions_of, lock_if_latest, log_opened, open_session
+from onceload_core.postgres.sessions import end_batch_of, end_sessions_of, log_opened, open_session
 from onceload_core.postgres.stages import with_lost
 
 _IS_BEING_PLANNED = with_lost(SQL["is_being_planned"])
@@ -68,15 +68,6 @@ class OpenWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dead:
-    """A delivery that has used up its tries, and the reason of the last failure."""
-
-    work: str
-    tries: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Holder:
     """A session that holds something: a delivery, or the claim of a planner, until its lease ends."""
 
@@ -88,9 +79,10 @@ class Holder:
 class PostgresDeliveries:
     """All deliveries and sessions of one pipeline."""
 
-    def __init__(self, engine: Engine, pipeline: str, rules: Rules) -> None:
+    def __init__(self, engine: Engine, pipeline: str, rules: Rules, *, pipeline_id: int | None = None) -> None:
         self._engine = engine
         self._pipeline = pipeline
+        self._known_id = pipeline_id
         self._session_ids: dict[SessionName, int] = {}
         self.rules = rules
 
@@ -101,44 +93,31 @@ class PostgresDeliveries:
         with self._doing("offering deliveries") as connection:
             offer(connection, self._pipeline_id, claim, offers, batch=batch, rules=self.rules)
 
-    def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
-        """Offer the deliveries of a batch that is published at once, instead of those offered before.
-
-        The claim still covers all of it.
-        """
-        with self._doing("offering deliveries") as connection:
-            offer_batch(connection, self._pipeline_id, claim, offers, batch=batch)
-
     def adopt_strays(self) -> None:
         """In mode session: move deliveries of sessions that no longer exist to the first session."""
         with self._doing("reassigning deliveries") as connection:
             adopt_strays(connection, self._pipeline_id, rules=self.rules)
 
-    def dead_of(self, claim: Claim) -> tuple[Dead, ...]:
-        """The dead letters of a batch."""
-        with self._doing("reading dead letters") as connection:
-            rows = connection.execute(SQL["dead_of"], {"delivery_id": claim.delivery_id}).all()
-        return tuple(Dead(work=row.work, tries=row.tries, reason=row.reason or "") for row in rows)
+    def set_aside(self, claim: Claim, offer: Offer, *, batch: Batch, reasons: Sequence[str]) -> None:
+        """Make a dead letter of a part of a claim, with the reason of each try."""
+        with self._doing("adding a dead letter") as connection:
+            delivery_id = set_aside(connection, self._pipeline_id, claim, offer, batch=batch, reasons=reasons)
+        log_set_aside(self._pipeline, delivery_id, tries=len(reasons))
 
-    def detach_dead_letters(self, claim: Claim) -> None:
-        """Detach the dead letters of a batch from it, so that they outlive it."""
-        with self._doing("keeping dead letters") as connection:
-            connection.execute(SQL["detach_dead_letters"], {"delivery_id": claim.delivery_id})
-
-    def end_batch(self, batch: Batch, *, reason: str | None, life: Session | None = None) -> None:
-        """End all sessions of a batch. What they hold waits again, and with a reason that counts as a try.
-
-        With a session of its planner, only if that is the latest epoch: a later one has sessions of its own.
-        """
+    def end_earlier(self, batch: Batch, *, reason: str) -> None:
+        """End all sessions of an earlier call of a batch. What they hold waits again, and that counts as a try."""
         with self._doing("ending sessions") as connection:
-            if life is not None and not lock_if_latest(connection, self._pipeline_id, life):
-                return
             fallen = end_sessions_of(connection, self._pipeline_id, batch, rules=self.rules, reason=reason)
         log_dead(self._pipeline, fallen)
 
-    def open_work(self, batch: Batch, *, is_staged: bool, session: SessionName | None = None) -> OpenWork:
+    def end_batch(self, batch: Batch, *, life: Session) -> None:
+        """End all sessions of a batch, unless a later epoch of its planner has begun. What they hold waits again."""
+        with self._doing("ending sessions") as connection:
+            end_batch_of(connection, self._pipeline_id, batch, life)
+
+    def open_work(self, batch: Batch, *, session: SessionName | None = None) -> OpenWork:
         """The deliveries that wait or are held, and whether any is of this batch or for this session."""
-        binds = {"pipeline_id": self._pipeline_id, "batch": batch, "is_staged": is_staged, "session": session}
+        binds = {"pipeline_id": self._pipeline_id, "batch": batch, "session": session}
         with self._doing("reading deliveries") as connection:
             row = connection.execute(SQL["open_deliveries"], binds).one()
         return OpenWork(count=row.all, waiting=row.waiting, of_batch=row.of_batch, of_session=row.of_session)
@@ -202,14 +181,8 @@ class PostgresDeliveries:
 
     def take(self, session: Session) -> Handed | None:
         """Hand the next available delivery to a session, or None if there is none."""
-        return self._take(session, TAKES[self.rules.mode])
-
-    def take_staged(self, session: Session, *, lost: Collection[Batch] = ()) -> Handed | None:
-        """The same for batches that are published at once. They have no inner order."""
-        return self._take(session, TAKE_STAGED, lost=array(lost))
-
-    def _take(self, session: Session, statement: TextClause, **binds: object) -> Handed | None:
-        binds |= {**self._lease(session), "version": session.version.number}
+        statement = TAKES[self.rules.mode]
+        binds = {**self._lease(session), "version": session.version.number}
         with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.connect() as connection:
             # One message to the server is one transaction.
             alone = connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -224,12 +197,6 @@ class PostgresDeliveries:
         handed = Handed(claim=claim, batch=Batch(row.batch), work=row.work, tries=row.tries)
         _log_taken(handed)
         return handed
-
-    def stage(self, handed: Handed) -> None:
-        """Mark a delivery as completely staged."""
-        with self._doing("staging a delivery") as connection:
-            if connection.execute(SQL["stage"], self._hand(handed)).rowcount != 1:
-                raise taken_away(handed.claim)
 
     def note(self, handed: Handed, work: str) -> None:
         """Record the progress for the next worker, in case this one is lost."""
@@ -256,10 +223,14 @@ class PostgresDeliveries:
                 raise taken_away(handed.claim)
         log_dead(self._pipeline, fallen)
 
-    def expire(self, *, is_staged: bool = False) -> int:
-        """Expire the deliveries whose deadline has passed, except those of fixed sessions."""
-        # Batches that are published at once have no fixed sessions.
-        which = "which_late_strays" if self.rules.mode is Mode.SESSION and not is_staged else "which_late"
+    def end_leases(self) -> None:
+        """End the leases that no clock of today can have given."""
+        with self._doing("ending leases") as connection:
+            connection.execute(END_LEASES, _longest_leases(self._pipeline_id, self.rules))
+
+    def expire(self) -> int:
+        """The same, and expire the deliveries whose deadline has passed, except those of fixed sessions."""
+        which = "which_late_strays" if self.rules.mode is Mode.SESSION else "which_late"
         own, longest = array(self.rules.names), _longest_leases(self._pipeline_id, self.rules)
         with self._doing("expiring deliveries") as connection:
             connection.execute(END_LEASES, longest)
@@ -274,6 +245,8 @@ class PostgresDeliveries:
 
     @cached_property
     def _pipeline_id(self) -> int:
+        if self._known_id is not None:
+            return self._known_id
         with transaction(self._engine, self._pipeline, doing="reading the ledger") as connection:
             return int(get_pipeline(connection, self._pipeline).pipeline_id)
 

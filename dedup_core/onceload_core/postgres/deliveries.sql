@@ -26,8 +26,8 @@ SELECT delivery_id FROM onceload.delivery JOIN onceload.session USING (session_i
    FOR UPDATE OF delivery;
 
 -- name: offer_deliveries
-INSERT INTO onceload.delivery (pipeline_id, batch, state, work, parent_id, is_staged)
-SELECT :pipeline_id, :batch, 'waiting', work, CAST(:parent_id AS bigint), :parent_id IS NOT NULL
+INSERT INTO onceload.delivery (pipeline_id, batch, state, work)
+SELECT :pipeline_id, :batch, 'waiting', work
   FROM unnest(CAST(:works AS text[])) WITH ORDINALITY AS offered (work, number) ORDER BY number
 RETURNING delivery_id;
 
@@ -71,9 +71,6 @@ UPDATE onceload.delivery SET session_id = (
         ORDER BY older.delivery_id DESC LIMIT 1)
  WHERE pipeline_id = :pipeline_id AND delivery_id >= :first_id AND state = 'waiting';
 
--- name: withdraw
-DELETE FROM onceload.delivery WHERE parent_id = :delivery_id;
-
 -- name: adopt_strays
 -- In mode session: deliveries of no existing session go to the first one.
 UPDATE onceload.delivery SET session_id = (
@@ -82,16 +79,6 @@ UPDATE onceload.delivery SET session_id = (
    AND NOT EXISTS (
        SELECT FROM onceload.session
         WHERE session.session_id = delivery.session_id AND name = ANY(CAST(:names AS text[])));
-
--- name: detach_dead_letters
--- Detached from its batch, so that it outlives it.
-UPDATE onceload.delivery SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'dead';
-
--- name: dead_of
-SELECT delivery_id, work, tries,
-       (SELECT reason FROM onceload.delivery_failure AS failure
-         WHERE failure.delivery_id = delivery.delivery_id ORDER BY failed_at DESC LIMIT 1) AS reason
-  FROM onceload.delivery WHERE parent_id = :delivery_id AND state = 'dead' ORDER BY delivery_id;
 
 -- name: look_at_session
 SELECT session_id, lease_until > clock_timestamp() AS is_alive
@@ -116,18 +103,41 @@ RETURNING session_id, epoch;
 UPDATE onceload.delivery SET session_id = NULL
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND session_id IS NOT NULL AND NOT is_staged;
 
--- name: lock_life
-SELECT session_id FROM onceload.session
- WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch FOR UPDATE;
-
 -- name: sessions_of_batch
-SELECT session_id FROM onceload.session
+SELECT session_id, name, epoch FROM onceload.session
  WHERE pipeline_id = :pipeline_id AND starts_with(name, :prefix)
  ORDER BY session_id FOR UPDATE;
 
 -- name: end_sessions
+-- What they have claimed and not kept is free.
+WITH released AS (
+    DELETE FROM onceload.delivery
+     WHERE pipeline_id = :pipeline_id AND state = 'held' AND work IS NULL AND stage IS NULL
+       AND session_id = ANY(CAST(:session_ids AS bigint[]))
+)
 UPDATE onceload.session SET epoch = epoch + 1, lease_until = least(lease_until, clock_timestamp())
  WHERE session_id = ANY(CAST(:session_ids AS bigint[]));
+
+-- name: lock_batch
+-- No session of the batch begins, and none takes a delivery, until the end of the transaction.
+SELECT session_id FROM onceload.session
+ WHERE pipeline_id = :pipeline_id AND starts_with(name, :prefix) ORDER BY session_id FOR UPDATE;
+
+-- name: end_batch_and_give_back
+-- Ends all sessions of a batch, unless a later epoch of its planner has begun. What they hold waits again, and this does
+-- not count as a try.
+WITH ending AS MATERIALIZED (
+    SELECT session_id FROM onceload.session
+     WHERE pipeline_id = :pipeline_id AND starts_with(name, :prefix)
+       AND EXISTS (SELECT FROM onceload.session AS planner
+                    WHERE planner.pipeline_id = :pipeline_id AND planner.name = :name AND planner.epoch = :epoch)
+), ended AS (
+    UPDATE onceload.session SET epoch = session.epoch + 1, lease_until = least(lease_until, clock_timestamp())
+      FROM ending WHERE session.session_id = ending.session_id
+)
+UPDATE onceload.delivery SET state = 'waiting', epoch = NULL, deadline_at = NULL, tries = tries - 1
+  FROM ending
+ WHERE pipeline_id = :pipeline_id AND state = 'held' AND work IS NOT NULL AND delivery.session_id = ending.session_id;
 
 -- name: move_lease
 UPDATE onceload.session SET lease_until = clock_timestamp() + make_interval(secs => :ack_deadline_s)
@@ -166,13 +176,6 @@ SELECT taken.* FROM mine LEFT JOIN taken ON true;
 -- name: next_shared
 SELECT delivery_id FROM onceload.delivery
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND NOT is_staged
- ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
-
--- name: next_staged
--- Only from batches whose stages are not known to be lost.
-SELECT delivery_id FROM onceload.delivery
- WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged
-   AND batch <> ALL (CAST(:lost AS text[]))
  ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: next_session
@@ -277,14 +280,24 @@ UPDATE onceload.delivery SET state = 'waiting', epoch = NULL, deadline_at = NULL
  WHERE pipeline_id = :pipeline_id AND state = 'held' AND work IS NOT NULL
    AND session_id = ANY(CAST(:session_ids AS bigint[]));
 
--- name: stage
-UPDATE onceload.delivery SET state = 'staged', epoch = NULL, deadline_at = NULL
- WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch AND is_staged;
-
 -- name: note
 -- Records progress for the next worker. No row changes if another session holds the delivery now.
 UPDATE onceload.delivery SET work = :work
  WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch;
+
+-- name: set_aside
+-- A part of a batch becomes a dead letter, with the failure of each try.
+WITH apart AS (
+    INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, tries, work, is_staged)
+    SELECT :pipeline_id, :batch, 'dead', session_id, cardinality(CAST(:reasons AS text[])), :work, true
+      FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session
+    RETURNING delivery_id
+), failed AS (
+    INSERT INTO onceload.delivery_failure (delivery_id, try, session, epoch, reason)
+    SELECT delivery_id, try, :session, :epoch, reason
+      FROM apart, unnest(CAST(:reasons AS text[])) WITH ORDINALITY AS failure (reason, try)
+)
+SELECT delivery_id FROM apart;
 
 -- name: part_with
 -- A part of a held delivery becomes a dead letter with all its failures. The rest stays in place and held.
@@ -319,8 +332,7 @@ SELECT count(*) AS all, count(*) FILTER (WHERE state = 'waiting') AS waiting,
        coalesce(bool_or(batch = :batch), false) AS of_batch,
        coalesce(bool_or(session.name = CAST(:session AS text)), false) AS of_session
   FROM onceload.delivery LEFT JOIN onceload.session USING (session_id)
- WHERE delivery.pipeline_id = :pipeline_id AND work IS NOT NULL AND state IN ('waiting', 'held')
-   AND is_staged = :is_staged;
+ WHERE delivery.pipeline_id = :pipeline_id AND work IS NOT NULL AND state IN ('waiting', 'held');
 
 -- name: is_being_planned
 SELECT EXISTS (

@@ -29,7 +29,6 @@ def _taking(which: str, *, is_kept: bool) -> TextClause:
 
 TAKES = {mode: _taking(mode, is_kept=mode in (Mode.ORDERED, Mode.KEY_SHARED)) for mode in Mode}
 END_LEASES = text(SQL["without_flush"].text + SQL["end_leases_of_another_clock"].text)
-TAKE_STAGED = _taking("staged", is_kept=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine
 
 from onceload_core.names import Position, ProducerId
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.postgres.stages import with_lost
 from onceload_core.replay import Condition, EntryKind
 from onceload_core.spans import SpanSet

@@ -13,10 +13,10 @@ from shlex import quote
 
 from sqlalchemy import Connection, Engine
 
-from onceload_core.declaration import refuse_other_version
+from onceload_core.checks import check_producers
 from onceload_core.errors import CommitOutcomeUnknown
 from onceload_core.events import event
-from onceload_core.names import Batch, Epoch, Position, ProducerId, SessionName, Version
+from onceload_core.names import Batch, Position, ProducerId, SessionName, Version
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import (
     NO_NAMES,
@@ -27,31 +27,45 @@ from onceload_core.ports import (
     KnownProducer,
     Outcome,
     Outlook,
-    Proof,
     Session,
     Settlement,
-    check_name,
-    check_producers,
     unwatched,
 )
-from onceload_core.postgres import claims, loaded_files, producers, receipts
+from onceload_core.postgres import claims, loaded_files, opening, producers, receipts
 from onceload_core.postgres.commit import (
     SQL,
     AnyCommit,
     Reached,
-    get_pipeline,
     holder_binds,
-    lock_pipeline,
     offers_messages,
     run_settlement_steps,
     run_steps,
 )
 from onceload_core.postgres.connection import at_once, change, transaction, translated
 from onceload_core.postgres.declaring import declare, find_version
-from onceload_core.postgres.rows import page_of_entries, state_in, version_in
+from onceload_core.postgres.pipeline_row import PipelineIds, get_pipeline, lock_pipeline
+from onceload_core.postgres.rows import page_of_entries, state_in
 from onceload_core.postgres.sessions import log_opened
-from onceload_core.replay import Entry, EntryKind, Snapshot
+from onceload_core.replay import Entry, EntryKind, Proof, Snapshot
 from onceload_core.spans import SpanSet
+
+
+class _MessageDays:
+    """The partitions of business ids, by the day: created before they are needed, so no commit has to alter a table."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._prepared_on: date | None = None
+
+    def prepare_for(self, commit: Commit[Connection] | Settlement[Connection]) -> None:
+        if not offers_messages(commit):
+            return
+        with translated(pipeline=commit.session.pipeline, doing="preparing for business ids"):
+            with self._engine.begin() as connection:
+                if connection.execute(SQL["today"]).scalar_one() == self._prepared_on:
+                    return
+                prepared_on = connection.execute(SQL["prepare_message_days"]).scalar_one()
+            self._prepared_on = prepared_on
 
 
 class PostgresLedger:
@@ -60,18 +74,18 @@ class PostgresLedger:
     def __init__(self, engine: Engine, *, reached: Reached = unwatched) -> None:
         self._engine = engine
         self._reached = reached
-        self._prepared_on: date | None = None
+        self._message_days = _MessageDays(engine)
+        self._ids = PipelineIds()
 
     def commit(self, commit: Commit[Connection], *, begun: Connection | None = None) -> Position:
         """Publish the rows and record what was consumed: both or neither; in a transaction that may have begun."""
-        if offers_messages(commit):
-            with translated(pipeline=commit.session.pipeline, doing="preparing for business ids"):
-                self._prepare_message_days()
+        self._message_days.prepare_for(commit)
         return self._commit(commit, run_steps, begun=begun)
 
-    def settle(self, settlement: Settlement[Connection]) -> Position:
+    def settle(self, settlement: Settlement[Connection], *, begun: Connection | None = None) -> Position:
         """Publish the rows and record what became of quarantined records: both or neither."""
-        position = self._commit(settlement, run_settlement_steps)
+        self._message_days.prepare_for(settlement if settlement.load is None else settlement.load)
+        position = self._commit(settlement, run_settlement_steps, begun=begun)
         if settlement.kind is EntryKind.DISCARD:
             _log_discarded(settlement, position)
         return position
@@ -92,10 +106,12 @@ class PostgresLedger:
         _log_commit(commit, position)
         return position
 
-    def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
+    def declare(self, pipeline: Pipeline, *, version: Version | None = None, may_be_paused: bool = True) -> Version:
         """Register a pipeline, or take a new version of its declaration. Work of earlier versions is dropped."""
         with transaction(self._engine, pipeline.name, doing="declaring a pipeline") as connection:
-            return declare(connection, pipeline, version=version)
+            pipeline_id, taken = declare(connection, pipeline, version=version, may_be_paused=may_be_paused)
+        self._ids.note(pipeline.name, pipeline_id)
+        return taken
 
     def find_version(self, pipeline: Pipeline) -> Version | None:
         """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
@@ -108,15 +124,10 @@ class PostgresLedger:
         with transaction(self._engine, pipeline, doing="registering producers") as connection:
             return producers.register(connection, pipeline, names)
 
-    def register_all(self, pipeline: str, table: str, *, generation: int) -> None:
-        """Register each `name` of a table on the server, which holds each name once."""
-        with transaction(self._engine, pipeline, doing="registering producers") as connection:
-            producers.register_all(connection, pipeline, table, generation=generation)
-
     def find(self, pipeline: str, names: Sequence[str], *, here: Pipeline | None = None) -> dict[str, KnownProducer]:
         """The latest generation of each registered name, with the claims of all sessions."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return producers.find(connection, pipeline, names, here=here)
+            return producers.find(connection, self._ids.of(connection, pipeline), names, here=here)
 
     def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:
         """Refuse files that another pipeline has loaded into the same table, as a commit would."""
@@ -131,26 +142,27 @@ class PostgresLedger:
     def outlook(self, pipeline: str) -> Outlook:
         """The position of the ledger, and the producers that any session is loading."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return claims.outlook(connection, get_pipeline(connection, pipeline), asking=producers.NO_SESSION)
+            return claims.outlook(connection, self._ids.of(connection, pipeline), asking=producers.NO_SESSION)
 
     def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
         """Start a new epoch of a session. From now on, calls of earlier epochs are refused."""
-        check_name("session", name)
         with transaction(self._engine, pipeline, doing="opening a session") as connection:
-            found = get_pipeline(connection, pipeline)
-            in_force = version_in(found)
-            version = in_force if version is None else version
-            refuse_other_version(pipeline, version, in_force)
-            epoch = connection.execute(SQL["open_session"], {"pipeline_id": found.pipeline_id, "session": name})
-            session = Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()), version=version)
+            session = opening.open_session(connection, pipeline, name, version=version)
         log_opened(session)
         return session
+
+    def open_session_of_load(self, pipeline: str, name: SessionName, *, version: Version) -> opening.Opened:
+        """The same for a load, which has declared its pipeline."""
+        with transaction(self._engine, pipeline, doing="opening a session") as connection:
+            pipeline_id = self._ids.of(connection, pipeline)
+            opened = opening.open_session_of_load(connection, pipeline_id, pipeline, name, version=version)
+        log_opened(opened.session)
+        return opened
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """The input for `judge`, as this session sees it."""
         with transaction(self._engine, session.pipeline, doing="reading the ledger") as connection:
-            pipeline_id = get_pipeline(connection, session.pipeline).pipeline_id
-            return producers.know(connection, pipeline_id, session.name, producer_ids)
+            return producers.know(connection, self._ids.of(connection, session.pipeline), session.name, producer_ids)
 
     def claim(
         self,
@@ -194,7 +206,7 @@ class PostgresLedger:
     def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
         """Sum up what all commits of one producer read, or those that end before a sequence id."""
         with transaction(self._engine, pipeline, doing="reading receipts") as connection:
-            return receipts.proof_of(connection, pipeline, producer_id, end=end)
+            return receipts.proof_of(connection, self._ids.of(connection, pipeline), producer_id, end=end)
 
     def position(self, pipeline: str) -> Position:
         """The number of the last commit, or zero."""
@@ -204,22 +216,22 @@ class PostgresLedger:
     def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
         """The sum of what a batch committed since a position."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return receipts.outcome_of(connection, pipeline, batch, after=after)
+            return receipts.outcome_of(connection, self._ids.of(connection, pipeline), batch, after=after)
 
     def replaced_by(self, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
         """The files that a batch has replaced since a position, each with the number of its old rows."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return receipts.replaced_by(connection, pipeline, batch, after=after)
+            return receipts.replaced_by(connection, self._ids.of(connection, pipeline), batch, after=after)
 
     def all_bad(self, pipeline: str, batch: Batch) -> dict[str, int]:
         """For each producer from which this batch loaded no row: the number of its records still in quarantine."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return receipts.all_bad(connection, pipeline, batch)
+            return receipts.all_bad(connection, self._ids.of(connection, pipeline), batch)
 
     def done_by(self, pipeline: str, batch: Batch, *, after: Position | None = None) -> dict[str, Position]:
         """The files that a batch has replaced, or loaded since a position, each with its last position."""
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return receipts.done_by(connection, pipeline, batch, after=after)
+            return receipts.done_by(connection, self._ids.of(connection, pipeline), batch, after=after)
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Delete producers that records name, never files, if idle for the declared time. Returns their names."""
@@ -236,7 +248,7 @@ class PostgresLedger:
     def _page(self, pipeline: str, after: Position) -> list[Entry]:
         # No transaction stays open while the caller handles a page.
         with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
-            return list(page_of_entries(connection, get_pipeline(connection, pipeline).pipeline_id, after))
+            return list(page_of_entries(connection, self._ids.of(connection, pipeline), after))
 
     def states(self, pipeline: str) -> Snapshot:
         """The live states of all producers that have consumed anything, and their position."""
@@ -247,13 +259,12 @@ class PostgresLedger:
             states = {row.producer_id: state_in(row) for row in rows}
         return Snapshot(pipeline=pipeline, position=found.position, taken_at=now, states=states)
 
-    def _prepare_message_days(self) -> None:
-        """Create the partitions of today and tomorrow, so that no commit needs to alter a table."""
-        with self._engine.begin() as connection:
-            if connection.execute(SQL["today"]).scalar_one() == self._prepared_on:
-                return
-            prepared_on = connection.execute(SQL["prepare_message_days"]).scalar_one()
-        self._prepared_on = prepared_on
+    def id_of(self, pipeline: str) -> int:
+        """The number of a pipeline."""
+        if (known := self._ids.known(pipeline)) is not None:
+            return known
+        with transaction(self._engine, pipeline, doing="reading the ledger") as connection:
+            return self._ids.of(connection, pipeline)
 
 
 def _log_commit(commit: AnyCommit, position: Position) -> None:

@@ -23,8 +23,8 @@ UPDATE onceload.pipeline
 
 -- name: find_declaration
 -- The version in force.
-SELECT pipeline.pipeline_id, pipeline.version, declaration.declared_at, pipeline.folder, declaration.terms,
-       declaration.rest, declaration.layout IS NOT NULL AS has_layout
+SELECT pipeline.*, declaration.declared_at, declaration.terms, declaration.rest,
+       declaration.layout IS NOT NULL AS has_layout
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline.name = :pipeline;
 
 -- name: in_use
@@ -149,44 +149,72 @@ ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
    SET epoch = greatest(session.epoch + 1, excluded.epoch), opened_at = clock_timestamp()
 RETURNING epoch;
 
+-- name: opened_session
+-- A session that this transaction has opened, with what a load needs to know of its pipeline.
+SELECT session.epoch, pipeline.position, pipeline.version, declared_at,
+       pipeline.position - coalesce(last.position, 0) AS commits_since,
+       extract(epoch FROM clock_timestamp() - coalesce(last.taken_at, (
+           SELECT min(committed_at) FROM onceload.ledger WHERE ledger.pipeline_id = pipeline.pipeline_id)))
+       AS seconds_since
+  FROM onceload.session JOIN onceload.pipeline USING (pipeline_id)
+  LEFT JOIN onceload.declaration USING (pipeline_id, version)
+  LEFT JOIN LATERAL (SELECT position, taken_at FROM onceload.snapshot
+                      WHERE snapshot.pipeline_id = pipeline.pipeline_id ORDER BY position DESC LIMIT 1) AS last ON true
+ WHERE session.pipeline_id = :pipeline_id AND session.name = :session;
+
 -- name: producer_states
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition, copy_of
   FROM onceload.producer
  WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
--- name: claims_of_others
--- Excludes the session's own claims, but not deliveries: they belong to no session until they are committed.
-SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans
-  FROM onceload.claim
-  LEFT JOIN onceload.session USING (session_id)
-  JOIN onceload.delivery_span USING (delivery_id)
- WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session)
-   AND claim.delivery_id NOT IN ({lost})
-   AND delivery_span.producer_id = ANY(CAST(:producer_ids AS bigint[]));
+-- name: known
+-- The same with what others claim: without the session's own claims, but with deliveries, which belong to no session until
+-- they are committed. One statement sees one moment, so that no span is neither claimed nor consumed.
+WITH claimed AS (
+    SELECT delivery_span.producer_id, range_agg(span) AS spans
+      FROM onceload.claim
+      LEFT JOIN onceload.session USING (session_id)
+      JOIN onceload.delivery_span USING (delivery_id)
+     CROSS JOIN LATERAL unnest(delivery_span.spans) AS span
+     WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session)
+       AND claim.delivery_id NOT IN ({lost})
+       AND delivery_span.producer_id = ANY(CAST(:producer_ids AS bigint[]))
+     GROUP BY delivery_span.producer_id
+)
+SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition, copy_of,
+       CAST(claimed.spans AS text) AS claimed
+  FROM onceload.producer LEFT JOIN claimed USING (producer_id)
+ WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
--- name: claimed_names
--- The same for all producers, by name. Of those of kept batches, the batch and the end of its lease.
-SELECT producer.name, max(delivery.batch) FILTER (WHERE delivery.stage IS NOT NULL) AS kept_by,
-       max(delivery.deadline_at) FILTER (WHERE delivery.stage IS NOT NULL) AS kept_until
-  FROM onceload.claim
-  LEFT JOIN onceload.session USING (session_id)
-  JOIN onceload.delivery USING (delivery_id)
-  JOIN onceload.delivery_span USING (delivery_id)
-  JOIN onceload.producer USING (producer_id)
- WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session)
-   AND claim.delivery_id NOT IN ({lost})
- GROUP BY producer.name;
+-- name: outlook
+-- The position, and in each row a producer that others claim or that a dead letter has: of those of kept batches, the
+-- batch and the end of its lease; of dead letters, the first.
+WITH claimed AS (
+    SELECT producer.name, max(delivery.batch) FILTER (WHERE delivery.stage IS NOT NULL) AS kept_by,
+           max(delivery.deadline_at) FILTER (WHERE delivery.stage IS NOT NULL) AS kept_until
+      FROM onceload.claim
+      LEFT JOIN onceload.session USING (session_id)
+      JOIN onceload.delivery USING (delivery_id)
+      JOIN onceload.delivery_span USING (delivery_id)
+      JOIN onceload.producer USING (producer_id)
+     WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session)
+       AND claim.delivery_id NOT IN ({lost})
+     GROUP BY producer.name
+), dead AS (
+    SELECT producer.name, min(delivery.delivery_id) AS delivery_id
+      FROM onceload.delivery JOIN onceload.delivery_span USING (delivery_id) JOIN onceload.producer USING (producer_id)
+     WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'dead' AND delivery.parent_id IS NULL
+     GROUP BY producer.name
+)
+SELECT pipeline.position, of_producer.*
+  FROM onceload.pipeline
+  LEFT JOIN (SELECT name, kept_by, kept_until, CAST(NULL AS bigint) AS dead_letter FROM claimed UNION ALL
+             SELECT name, NULL, NULL, delivery_id FROM dead) AS of_producer ON true
+ WHERE pipeline.pipeline_id = :pipeline_id;
 
 -- name: committed_names
 -- The producers of all entries after a position.
 SELECT DISTINCT producer FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND position > :position;
-
--- name: dead_letters
--- The dead letters, by the producers in them.
-SELECT producer.name, min(delivery.delivery_id) AS delivery_id
-  FROM onceload.delivery JOIN onceload.delivery_span USING (delivery_id) JOIN onceload.producer USING (producer_id)
- WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'dead' AND delivery.parent_id IS NULL
- GROUP BY producer.name;
 
 -- name: drop_ended_claims
 -- Claims of planners that have expired or lost their stage, with the deliveries of their batches. Their commits find
@@ -197,16 +225,20 @@ DELETE FROM onceload.delivery USING onceload.session
    AND (delivery.deadline_at <= clock_timestamp() OR delivery.epoch <> session.epoch
         OR delivery.delivery_id IN ({lost}));
 
--- name: claim_delivery
+-- name: claim
 -- Returns no row if a later epoch of the session took over.
-INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, epoch, tries, deadline_at)
-SELECT :pipeline_id, :batch, 'held', session_id, epoch, 1, clock_timestamp() + make_interval(secs => :lease_s)
-  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch
-RETURNING delivery_id;
-
--- name: claim_spans
-INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
-SELECT :delivery_id, * FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]));
+WITH held AS (
+    INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, epoch, tries, deadline_at)
+    SELECT :pipeline_id, :batch, 'held', session_id, epoch, 1, clock_timestamp() + make_interval(secs => :lease_s)
+      FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch
+    RETURNING delivery_id
+), of_producers AS (
+    INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
+    SELECT held.delivery_id, offered.producer_id, offered.spans
+      FROM held CROSS JOIN unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]))
+           AS offered (producer_id, spans)
+)
+SELECT delivery_id FROM held;
 
 -- name: release_claim
 -- The planner cannot release what its batch keeps.
@@ -414,10 +446,10 @@ SELECT :pipeline_id, :position, offered.producer_id, receipt.producer, receipt.g
 -- name: record_entry
 -- Writes no row if the position exists or does not follow the last one: then the pipeline's row was changed.
 INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, version, dag_id, run_id, try_number,
-                             loaded, duplicate, quarantined, filtered, bytes)
+                             loaded, duplicate, quarantined, filtered, bytes, engine, spark_ui)
 SELECT :pipeline_id, CAST(:position AS bigint), :kind, :batch, :session, CAST(:epoch AS bigint),
        CAST(:version AS integer), :dag_id, :run_id, CAST(:try_number AS integer), :loaded, :duplicate, :quarantined,
-       :filtered, :bytes
+       :filtered, :bytes, :engine, :spark_ui
  WHERE CAST(:position AS bigint) = 1
     OR EXISTS (SELECT FROM onceload.ledger
                 WHERE pipeline_id = :pipeline_id AND position = CAST(:position AS bigint) - 1)
@@ -477,10 +509,16 @@ SELECT position, kind, batch, session, epoch, dag_id, run_id, try_number,
  WHERE pipeline_id = :pipeline_id AND position > :after ORDER BY position LIMIT :at_most;
 
 -- name: outcome
-SELECT max(position) AS position,
+-- Without a commit of the batch, the position is that of the last commit.
+SELECT coalesce(max(position), (SELECT position FROM onceload.pipeline WHERE pipeline_id = :pipeline_id)) AS position,
        CAST(coalesce(sum(loaded), 0) AS bigint) AS loaded, CAST(coalesce(sum(duplicate), 0) AS bigint) AS duplicate,
        CAST(coalesce(sum(quarantined), 0) AS bigint) AS quarantined,
-       CAST(coalesce(sum(filtered), 0) AS bigint) AS filtered, CAST(coalesce(sum(bytes), 0) AS bigint) AS bytes
+       CAST(coalesce(sum(filtered), 0) AS bigint) AS filtered, CAST(coalesce(sum(bytes), 0) AS bigint) AS bytes,
+       EXISTS (SELECT FROM onceload.ledger WHERE pipeline_id = :pipeline_id AND batch = :batch AND quarantined > 0)
+       AS has_quarantined,
+       EXISTS (SELECT FROM onceload.ledger JOIN onceload.ledger_span USING (pipeline_id, position)
+                WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch AND condition = 'replaced')
+       AS has_replaced
   FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 

@@ -23,11 +23,22 @@ class _Found:
     name: str
     recorded: Sequence[Record]
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is recorded under its name, and no other one counts."""
+        return len(self.recorded) == 1 and bool(self.recorded[0].is_same and self.recorded[0].is_named)
+
 
 def find_tables(connection: Connection, target: str) -> tuple[str, list[int]]:
     """The name of the whole table and its ids; without the table, there are no rows that could be loaded twice."""
     found = _look_up(connection, target)
     return (target, []) if found is None else (found.name, [each.table_id for each in found.recorded])
+
+
+def how_recorded(connection: Connection, target: str) -> tuple[bool, bool]:
+    """Whether files were ever loaded into a table, and whether it is recorded as it is now."""
+    found = _look_up(connection, target)
+    return (False, False) if found is None else (any(each.table_id for each in found.recorded), found.is_kept)
 
 
 def record_table(
@@ -45,6 +56,8 @@ def record_table(
     found = _look_up(connection, target, before=before, pipeline_id=pipeline_id)
     if found is None:
         return None
+    if found.is_kept:
+        return int(found.recorded[0].table_id)
     table_id = int(connection.execute(SQL["keep_table"], {"name": found.name, "root": found.root}).scalar_one())
     others = [each for each in found.recorded if each.table_id != table_id]
     if others and not is_new:

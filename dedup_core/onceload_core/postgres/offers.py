@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from onceload_core.delivery import Mode, Rules
 from onceload_core.names import Batch, DeliveryId, ProducerId
 from onceload_core.ports import Claim
-from onceload_core.postgres.commit import lock_pipeline_of
 from onceload_core.postgres.connection import array, in_batches
-from onceload_core.postgres.handing import SQL, taken_away
+from onceload_core.postgres.handing import REASON_MAX, SQL, taken_away
+from onceload_core.postgres.pipeline_row import lock_pipeline_of
 from onceload_core.spans import SpanSet
 
 
@@ -35,14 +35,18 @@ def offer(
         _line_up(connection, pipeline_id, first_id, rules=rules)
 
 
-def offer_batch(
-    connection: Connection, pipeline_id: int, claim: Claim, offers: Sequence[Offer], *, batch: Batch
-) -> None:
-    """Offer the deliveries of a batch that is published at once, instead of those offered before."""
+def set_aside(
+    connection: Connection, pipeline_id: int, claim: Claim, offer: Offer, *, batch: Batch, reasons: Sequence[str]
+) -> DeliveryId:
+    """Make a dead letter of a part of a claim, which continues."""
     _use(connection, pipeline_id, claim, "keep_claim")
-    connection.execute(SQL["withdraw"], {"delivery_id": claim.delivery_id})
-    if offers:
-        _insert(connection, pipeline_id, offers, batch=batch, parent=claim.delivery_id)
+    session = claim.session
+    its = {"batch": batch, "work": offer.work, "reasons": array(each[:REASON_MAX] for each in reasons)}
+    by = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch}
+    delivery_id = DeliveryId(connection.execute(SQL["set_aside"], its | by).scalar_one())
+    columns = [array(column) for column in zip(*((delivery_id, *each) for each in offer.spans.items()), strict=True)]
+    connection.execute(SQL["offer_spans"], dict(zip(("delivery_ids", "producer_ids", "spans"), columns, strict=True)))
+    return delivery_id
 
 
 def _use(connection: Connection, pipeline_id: int, claim: Claim, statement: str) -> None:
@@ -60,12 +64,11 @@ def _insert(
     offers: Sequence[Offer],
     *,
     batch: Batch,
-    parent: DeliveryId | None = None,
 ) -> DeliveryId:
     ids: list[int] = []
     for some in in_batches(offers, weigh=lambda each: len(each.work)):
         works = array(each.work for each in some)
-        binds = {"pipeline_id": pipeline_id, "batch": batch, "parent_id": parent, "works": works}
+        binds = {"pipeline_id": pipeline_id, "batch": batch, "works": works}
         ids += connection.execute(SQL["offer_deliveries"], binds).scalars()
     spans = [
         (delivery_id, producer_id, its_spans)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from onceload_core import pause as core
+from onceload_core.checks import check_name
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event
 from onceload_core.pause import Pause
-from onceload_core.ports import check_name
-from onceload_core.postgres.commit import lock_pipeline, pause_in
 from onceload_core.postgres.connection import change, statements, transaction
+from onceload_core.postgres.pipeline_row import lock_pipeline, pause_in
 
 SQL = statements("pausing.sql")
 

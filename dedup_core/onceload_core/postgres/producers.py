@@ -13,14 +13,15 @@ from onceload_core.errors import LimitReached
 from onceload_core.names import Batch, ProducerId, SessionName
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Knowledge, KnownProducer
-from onceload_core.postgres.commit import NO_ORIGIN, SQL, get_pipeline, lock_pipeline, take_position, write_entry
+from onceload_core.postgres.commit import NO_ORIGIN, SQL, write_entry
 from onceload_core.postgres.connection import Record, array, in_batches, on_table
+from onceload_core.postgres.pipeline_row import lock_pipeline, take_position
 from onceload_core.postgres.rows import state_in
 from onceload_core.postgres.stages import with_lost
 from onceload_core.replay import EntryKind
 from onceload_core.spans import SpanSet
 
-_CLAIMS_OF_OTHERS = with_lost(SQL["claims_of_others"])
+_KNOWN = with_lost(SQL["known"])
 #: No session has this name, so the claims of all sessions are returned.
 NO_SESSION = SessionName("")
 
@@ -60,10 +61,9 @@ def _count(connection: Connection, found: Record, pipeline: str, producers: int)
 
 
 def find(
-    connection: Connection, pipeline: str, names: Sequence[str], *, here: Pipeline | None
+    connection: Connection, pipeline_id: int, names: Sequence[str], *, here: Pipeline | None
 ) -> dict[str, KnownProducer]:
     """The latest generation of each registered name, with the claims of all sessions."""
-    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     # Without a root, names do not identify files.
     where = {"root": here and here.declaration.terms.get(ROOT), "folder": here and here.folder}
     found: dict[str, Record] = {}
@@ -81,13 +81,15 @@ def know(
     connection: Connection, pipeline_id: int, asking: SessionName, producer_ids: Sequence[ProducerId]
 ) -> dict[ProducerId, Knowledge]:
     """The input for `judge`, as one session sees it."""
+    if not producer_ids:
+        return {}
     binds = {"pipeline_id": pipeline_id, "session": asking, "producer_ids": array(producer_ids)}
-    claimed: dict[ProducerId, SpanSet] = {}
-    for row in connection.execute(_CLAIMS_OF_OTHERS, binds):
-        claimed[row.producer_id] = claimed.get(row.producer_id, SpanSet()) | SpanSet.parse(row.spans)
-    rows = connection.execute(SQL["producer_states"], binds).all()
+    rows = connection.execute(_KNOWN, binds).all()
     known = {
-        row.producer_id: Knowledge(state=state_in(row), claimed=claimed.get(row.producer_id, SpanSet())) for row in rows
+        row.producer_id: Knowledge(
+            state=state_in(row), claimed=SpanSet.parse(row.claimed) if row.claimed else SpanSet()
+        )
+        for row in rows
     }
     if copies := {row.producer_id: row.copy_of for row in rows if row.copy_of is not None}:
         rows = connection.execute(SQL["producer_states"], {**binds, "producer_ids": array({*copies.values()})}).all()

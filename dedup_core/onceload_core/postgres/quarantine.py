@@ -18,8 +18,8 @@ from onceload_core.declaration import Declaration
 from onceload_core.errors import NotFound
 from onceload_core.names import Position, ProducerId
 from onceload_core.ports import QuarantineState
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, array, change, in_batches, statements, transaction, translated
+from onceload_core.postgres.pipeline_row import get_pipeline
 
 SQL = statements("quarantine.sql")
 QuarantineId = NewType("QuarantineId", int)

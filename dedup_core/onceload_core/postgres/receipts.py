@@ -6,47 +6,49 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from onceload_core.names import Batch, Position, ProducerId
-from onceload_core.ports import Outcome, Proof
-from onceload_core.postgres.commit import SQL, get_pipeline
+from onceload_core.ports import Outcome
+from onceload_core.postgres.commit import SQL
 from onceload_core.postgres.connection import array
-from onceload_core.replay import Counts
+from onceload_core.replay import Counts, Proof
 
 
-def outcome_of(connection: Connection, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
+def outcome_of(connection: Connection, pipeline_id: int, batch: Batch, *, after: Position) -> Outcome:
     """The sum of what a batch committed since a position."""
-    found = get_pipeline(connection, pipeline)
-    row = connection.execute(SQL["outcome"], {"pipeline_id": found.pipeline_id, "batch": batch, "after": after}).one()
+    row = connection.execute(SQL["outcome"], {"pipeline_id": pipeline_id, "batch": batch, "after": after}).one()
     counts = Counts(loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered)
-    return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
+    return Outcome(
+        position=Position(row.position),
+        counts=counts,
+        bytes=row.bytes,
+        has_quarantined=row.has_quarantined,
+        has_replaced=row.has_replaced,
+    )
 
 
-def replaced_by(connection: Connection, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
+def replaced_by(connection: Connection, pipeline_id: int, batch: Batch, *, after: Position) -> dict[str, int]:
     """The files that a batch has replaced since a position, each with the number of its old rows."""
-    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     binds = {"pipeline_id": pipeline_id, "batch": batch, "after": after}
     old = [ProducerId(each) for each in connection.execute(SQL["replaced_by"], binds).scalars()]
     promised = rows_promised(connection, pipeline_id, old) if old else {}
     return {promise.name: promise.rows for promise in promised.values()}
 
 
-def proof_of(connection: Connection, pipeline: str, producer_id: ProducerId, *, end: int | None) -> Proof:
+def proof_of(connection: Connection, pipeline_id: int, producer_id: ProducerId, *, end: int | None) -> Proof:
     """The spans read of one producer in all its commits, or in those that end before a sequence id."""
-    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     binds = {"pipeline_id": pipeline_id, "producer_id": producer_id, "end": end}
     row = connection.execute(SQL["proof"], binds).one()
     return Proof(records=row.records, digests=bytes(row.digests))
 
 
-def all_bad(connection: Connection, pipeline: str, batch: Batch) -> dict[str, int]:
+def all_bad(connection: Connection, pipeline_id: int, batch: Batch) -> dict[str, int]:
     """For each producer from which this batch loaded no row: the number of its records still in quarantine."""
-    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     rows = connection.execute(SQL["all_bad"], {"pipeline_id": pipeline_id, "batch": batch})
     return {row.producer: row.records for row in rows}
 
 
-def done_by(connection: Connection, pipeline: str, batch: Batch, *, after: Position | None) -> dict[str, Position]:
+def done_by(connection: Connection, pipeline_id: int, batch: Batch, *, after: Position | None) -> dict[str, Position]:
     """The files that a batch has replaced, or loaded since a position, each with its last position."""
-    binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "batch": batch, "after": after}
+    binds = {"pipeline_id": pipeline_id, "batch": batch, "after": after}
     return {row.producer: Position(row.position) for row in connection.execute(SQL["done_by"], binds)}
 
 

@@ -15,9 +15,9 @@ from onceload_core.errors import PipelineBusy, StateDiffers
 from onceload_core.events import event
 from onceload_core.names import Position
 from onceload_core.postgres import loaded_files
-from onceload_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
 from onceload_core.postgres.connection import Record, change, statements, translated
 from onceload_core.postgres.ledger import one_view
+from onceload_core.postgres.pipeline_row import get_pipeline, lock_pipeline_against_snapshots
 from onceload_core.postgres.proven import (
     BEGINNING,
     add_copies,

@@ -17,8 +17,8 @@ from onceload_core.errors import NotFound, SettingRefused, StateDiffers
 from onceload_core.events import event
 from onceload_core.names import Position
 from onceload_core.postgres import loaded_files, recovery
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, statements
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states
 from onceload_core.postgres.recovery import ignore_progress, recovering
 

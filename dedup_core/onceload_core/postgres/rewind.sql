@@ -141,7 +141,8 @@ WITH window_now AS (
     SELECT position, ledger.loaded, ledger.duplicate, CAST(ledger.committed_at AT TIME ZONE 'UTC' AS date) AS day
       FROM onceload.ledger_in_force JOIN onceload.ledger USING (pipeline_id, position)
       JOIN onceload.declaration USING (pipeline_id, version)
-     WHERE pipeline_id = :pipeline_id AND ledger.kind = 'load' AND declaration.rest ->> 'message_id.keep' <> ''
+     WHERE pipeline_id = :pipeline_id AND ledger.kind IN ('load', 'retry')
+       AND declaration.rest ->> 'message_id.keep' <> ''
 ), rewound AS (
     SELECT sum(duplicate) AS duplicates, min(day) AS first_day FROM entries WHERE position > :to AND duplicate > 0
 )

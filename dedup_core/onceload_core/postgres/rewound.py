@@ -11,8 +11,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine
 
 from onceload_core.names import Position
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import Record, statements, transaction
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.spans import SpanSet
 
 SQL = statements("rewound.sql")

@@ -6,16 +6,19 @@ transaction of their caller.
 
 import logging
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
+from onceload_core.checks import check_name
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, SessionName
-from onceload_core.ports import Session, check_name
+from onceload_core.ports import Session
 from onceload_core.postgres.connection import Record, array
 from onceload_core.postgres.handing import SQL, Fallen, fall_back
 
+#: Sent together. What the second one sees is from after the wait for the locks.
+_END_BATCH = text(SQL["lock_batch"].text + SQL["end_batch_and_give_back"].text)
 #: Separates the name of a batch from those of its sessions. Names of batches and consumers must not contain it.
 OF_BATCH = "/"
 
@@ -61,21 +64,23 @@ def log_opened(session: Session) -> None:
     event("session_opened", level=level, pipeline=session.pipeline, session=session.name, epoch=session.epoch)
 
 
-def lock_if_latest(connection: Connection, pipeline_id: int, session: Session) -> bool:
-    """Whether no later epoch of a session has begun. None begins before the transaction ends."""
-    binds = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch}
-    return connection.execute(SQL["lock_life"], binds).rowcount == 1
-
-
 def end_sessions_of(
-    connection: Connection, pipeline_id: int, batch: Batch, *, rules: Rules, reason: str | None
+    connection: Connection, pipeline_id: int, batch: Batch, *, rules: Rules, reason: str
 ) -> tuple[Fallen, ...]:
-    """End all sessions of a batch. What they hold waits again, and with a reason that counts as a try."""
+    """End all sessions of a batch. What they hold waits again, and that counts as a try."""
     prefix = {"pipeline_id": pipeline_id, "prefix": session_of(batch, "")}
-    ids = array(connection.execute(SQL["sessions_of_batch"], prefix).scalars().all())
-    binds = {"pipeline_id": pipeline_id, "session_ids": ids}
-    connection.execute(SQL["end_sessions"], binds)
-    if reason is None:
-        connection.execute(SQL["give_back"], binds)
+    found = connection.execute(SQL["sessions_of_batch"], prefix).all()
+    if not found:
         return ()
+    ids = array(row.session_id for row in found)
+    connection.execute(SQL["end_sessions"], {"pipeline_id": pipeline_id, "session_ids": ids})
     return fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)
+
+
+def end_batch_of(connection: Connection, pipeline_id: int, batch: Batch, life: Session) -> None:
+    """End all sessions of a batch after its load; none begins before the transaction ends.
+
+    If a later epoch of its planner has begun, that one has sessions of its own, and none ends.
+    """
+    binds = {"pipeline_id": pipeline_id, "prefix": session_of(batch, ""), "name": life.name, "epoch": life.epoch}
+    connection.execute(_END_BATCH, binds)

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, Engine
 from onceload_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotRefused, StateDiffers
 from onceload_core.names import Position
 from onceload_core.pipeline import SnapshotPolicy
-from onceload_core.postgres.commit import get_pipeline, hold_pipeline
 from onceload_core.postgres.connection import CONCURRENT_CHANGE, Record, change, statements, transaction, translated
 from onceload_core.postgres.ledger import one_view
+from onceload_core.postgres.pipeline_row import get_pipeline, hold_pipeline
 from onceload_core.postgres.proven import BEGINNING, differing_from_ledger, get_reach, use_memory
 from onceload_core.postgres.rows import state_in
 from onceload_core.replay import Snapshot
@@ -74,8 +74,7 @@ class PostgresSnapshots:
     def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:
         """Take a snapshot if one is due. Loaders call it after their commits."""
         with transaction(self._engine, pipeline, doing="reading the last snapshot") as connection:
-            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
-            need = connection.execute(SQL["snapshot_need"], {"pipeline_id": pipeline_id}).one()
+            need = connection.execute(SQL["snapshot_need"], {"pipeline": pipeline}).one()
         policy = SnapshotPolicy(
             every_commits=need.snapshot_every_commits, every_s=need.snapshot_every_s, kept=need.snapshots_kept
         )

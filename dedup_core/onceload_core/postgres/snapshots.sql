@@ -41,7 +41,7 @@ SELECT pipeline.snapshot_every_commits, pipeline.snapshot_every_s, pipeline.snap
   LEFT JOIN LATERAL (
        SELECT position, taken_at FROM onceload.snapshot
         WHERE snapshot.pipeline_id = pipeline.pipeline_id ORDER BY position DESC LIMIT 1) AS last ON true
- WHERE pipeline.pipeline_id = :pipeline_id;
+ WHERE pipeline.name = :pipeline;
 
 -- name: list_snapshots
 SELECT position, producers, taken_at FROM onceload.snapshot

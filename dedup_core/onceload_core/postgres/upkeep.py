@@ -8,9 +8,9 @@ from shlex import quote
 
 from sqlalchemy import Engine
 
-from onceload_core.postgres.commit import lock_pipeline
 from onceload_core.postgres.connection import change, statements, transaction
 from onceload_core.postgres.ledger import PostgresLedger
+from onceload_core.postgres.pipeline_row import lock_pipeline
 from onceload_core.postgres.sessions import OF_BATCH
 
 SQL = statements("upkeep.sql")

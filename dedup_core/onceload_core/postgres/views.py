@@ -5,8 +5,8 @@ from typing import Literal
 from sqlalchemy import Engine
 
 from onceload_core.names import Batch
-from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres.pipeline_row import get_pipeline
 from onceload_core.postgres.rewound import owed
 
 SQL = statements("views.sql")

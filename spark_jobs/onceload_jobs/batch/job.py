@@ -12,7 +12,6 @@ from onceload_core.ports import Advance, Session
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.replay import Run
 from onceload_core.spans import SpanSet
-from onceload_jobs.batch.stage import Stage
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import Declared
 
@@ -58,6 +57,9 @@ class Job:
     session: Session
     batch: Batch
     run: Run | None = None
+    #: What runs its workers, and why, in words; and the pages of Spark, if it stays.
+    engine: str | None = None
+    spark_ui: str | None = None
     #: How long to wait for other sessions after they last made progress.
     wait_s: float = 600.0
     #: Generations whose rows are deleted with the commit of a later one, by the id of the later one.
@@ -68,16 +70,16 @@ class Job:
     is_redelivered: bool = False
     #: The last try: what cannot be read now is not handed out again.
     is_last_try: bool = True
-    #: If None, each piece is committed directly.
-    stage: Stage | None = None
     #: Whether staged rows know their record; only a transform may drop that.
     has_lineage: bool = True
+    #: Its records come after later ones of their files, as those of a retry do.
+    is_late: bool = False
     #: Credentials for the object store of the files.
     access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def records_have_own_ids(self) -> bool:
-        """Whether the records name their own producer and sequence id."""
+        """Whether the records name themselves, so that another load may be first with any of them."""
         return self.declared.producer is not None or self.declared.message_id is not None
 
 

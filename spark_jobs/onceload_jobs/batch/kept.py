@@ -1,4 +1,4 @@
-"""The data of a staged batch, besides rows and proofs, that another process needs to audit and publish it.
+"""The data of a staged batch, besides rows, that another process needs to audit and publish it.
 
 The claim of the batch then names the stage. The ledger is authoritative: a process that publishes a second time finds
 the claim gone and the batch in the ledger. If it finds neither, nothing is lost, because the next load plans the same
@@ -6,7 +6,7 @@ records again.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
@@ -15,8 +15,8 @@ from onceload_core.ports import Claim
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.connection import transaction
 from onceload_jobs.batch.job import Job, Replacement
-from onceload_jobs.batch.pieces import read_publish_input, write_publish_input
-from onceload_jobs.batch.stage import Stage
+from onceload_jobs.batch.piece import Piece
+from onceload_jobs.batch.stage import Stage, read_proof, write_proof
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.write.codec import decode, encode
@@ -39,13 +39,14 @@ class SealedEnd:
 class PublishInput:
     """What the planner of a batch leaves for the process that publishes it."""
 
-    #: The number of deliveries that must be complete.
-    deliveries: int
     written: tuple[Column, ...]
     has_lineage: bool
     replaced: Mapping[ProducerId, Replacement]
     notes: tuple[Note, ...]
     sealed: tuple[SealedEnd, ...] = ()
+    #: What ran the workers that staged it.
+    engine: str | None = None
+    spark_ui: str | None = None
 
 
 def keep_batch(
@@ -54,30 +55,36 @@ def keep_batch(
     stage: Stage,
     claim: Claim,
     *,
-    deliveries: int,
+    pieces: Sequence[Piece],
     notes: Sequence[Note],
     sealed: Sequence[SealedEnd],
 ) -> None:
     """Store what publishing needs, and keep the stage with the claim of the batch."""
     publish_input = PublishInput(
-        deliveries=deliveries,
         written=job.written,
         has_lineage=job.has_lineage,
         replaced=job.replaced,
         notes=tuple(notes),
         sealed=tuple(sealed),
+        engine=job.engine,
+        spark_ui=job.spark_ui,
     )
     batches = PostgresBatches(engine, job.declared.name)
+    # Their rows are in the table of the stage.
+    encoded = [encode(publish_input), *(encode(replace(each, file=None, blocks=())) for each in pieces)]
 
     def keep_now() -> None:
         with transaction(engine, job.declared.name, doing="keeping a batch") as connection:
-            write_publish_input(connection, stage, encode(publish_input))
+            write_proof(connection, stage, encoded)
         batches.keep(claim, stage=stage.name)
 
     # Idempotent, because it is retried when an answer was lost.
     until_answered(keep_now)
 
 
-def publish_input_of(engine: Engine, pipeline: str, stage: Stage) -> PublishInput:
+def publish_input_of(engine: Engine, pipeline: str, stage: Stage) -> tuple[PublishInput, tuple[Piece, ...]]:
+    """What publishing needs, and what the batch proves."""
     with transaction(engine, pipeline, doing="looking at a stage") as connection:
-        return decode(PublishInput, read_publish_input(connection, stage))
+        publish_input, *pieces = read_proof(connection, stage)
+    # Decoding many bad records takes long, and the server ends transactions that are idle for that time.
+    return decode(PublishInput, publish_input), tuple(decode(Piece, each) for each in pieces)

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from onceload_core.errors import SettingRefused
 from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.pipeline.columns import INTEGERS, PRODUCER_ID, SEQUENCE, Column, ColumnType, Kind
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import Declared, OnRewrite
 
 
 def writing_columns(job: Job, made: Sequence[Column], *, has_lineage: bool) -> Job:
     """The job that writes the columns of its transform, which may be others than the declared ones."""
-    found_by = job.declared.found_by
-    written = tuple(replace(column, not_null=True) if column.name in found_by else column for column in made)
+    key = job.declared.target.key
+    written = tuple(replace(column, not_null=True) if column.name in key else column for column in made)
     _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
     changed = with_lineage_of(job.declared, has_lineage=has_lineage)
     return replace(job, written=written, has_lineage=has_lineage, declared=changed)
@@ -20,9 +20,7 @@ def writing_columns(job: Job, made: Sequence[Column], *, has_lineage: bool) -> J
 
 def with_lineage_of(declared: Declared, *, has_lineage: bool) -> Declared:
     """The declaration for the rows of a transform, which have lineage if the transform kept it."""
-    # Records that name their producer keep their own lineage, whatever the transform does with that of the files.
-    lineage = declared.target.lineage and (has_lineage or declared.producer is not None)
-    return replace(declared, target=replace(declared.target, lineage=lineage))
+    return replace(declared, target=replace(declared.target, lineage=declared.target.lineage and has_lineage))
 
 
 def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:
@@ -34,20 +32,9 @@ def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineag
     deleted = declared.target.deleted
     if deleted and made[deleted] != ColumnType(kind=Kind.BOOLEAN):
         raise SettingRefused("target.deleted", f"{deleted}, which the transform makes as {made[deleted]}", "a boolean")
-    if declared.producer:
-        ids = made[declared.producer.sequence]
-        if ids.is_array or ids.kind not in INTEGERS:
-            found = f"{declared.producer.sequence}, which the transform makes as {ids}"
-            raise SettingRefused("producer.sequence", found, "a whole number (smallint, integer or bigint)")
-    for is_needed, why in (
-        (declared.on_rewrite is OnRewrite.REPLACE, "which on_rewrite: replace needs to find old rows"),
-        (
-            declared.producer or declared.message_id,
-            "which distinguish the rows of a record from those of its copies (a row of several records has neither)",
-        ),
-    ):
-        if is_needed and not has_lineage:
-            raise SettingRefused("transform", ", ".join(made), f"{PRODUCER_ID} and {SEQUENCE} among its columns, {why}")
+    if declared.on_rewrite is OnRewrite.REPLACE and not has_lineage:
+        why = "which on_rewrite: replace needs to find old rows"
+        raise SettingRefused("transform", ", ".join(made), f"{PRODUCER_ID} and {SEQUENCE} among its columns, {why}")
 
 
 def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
@@ -55,11 +42,6 @@ def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
     yield from (("target.key", name) for name in declared.target.key)
     if declared.target.deleted:
         yield "target.deleted", declared.target.deleted
-    if declared.message_id:
-        yield from (("message_id.columns", name) for name in declared.message_id.columns)
-    if declared.producer:
-        yield "producer.name", declared.producer.name
-        yield "producer.sequence", declared.producer.sequence
 
 
 #: Such rows would be rows of no record to some, and rows of a file to others.

@@ -1,32 +1,29 @@
-"""The staging tables of a batch: unlogged tables that live as long as the batch.
+"""The staging tables of a batch whose rows need SQL: unlogged tables that live as long as the batch.
 
-One holds the rows, the other the pieces that they came from. A piece and its rows are written in one transaction while
-the delivery is held. The next holder of a delivery first deletes what earlier tries staged of it, so that all pieces
-of a delivery come from one try. A crash of the server empties both tables. The publisher detects this because the
-piece that exists from the start is missing.
+One holds the rows, the other one row with the proof of the batch. Only the load writes to them. A crash of the server
+empties both, which shows because the proof is gone.
 
 A stage is dropped with the process that opened it, unless a claim names it. Then the batch keeps the stage for its
 publisher, with the data that publishing needs. The stage of a failed audit is also kept for a while, for inspection.
-
-A transform in Spark may make different rows in each try, so each try has a table of its own, and Spark decides which
-one counts. These tables are attached to the first one by inheritance. For a transform in Postgres, pieces are of
-records, which have a table of their own; the rows are made of all of them.
+For a transform in Postgres, the records have a table of their own; the rows are made of all of them.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, CursorResult, Engine
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import CallAgain
 from onceload_core.events import event
 from onceload_core.postgres.connection import first_line, sqlstate, statements
+from onceload_jobs.batch.used_ids import IdTables
 from onceload_jobs.pipeline.columns import LINEAGE, Column
-from onceload_jobs.pipeline.declared import RecordProducer, Target
+from onceload_jobs.pipeline.declared import Declared, Target
 from onceload_jobs.write.binary_copy import copied_as, needs_cast
 from onceload_jobs.write.sql import filled, quoted, run, table_name
 from onceload_jobs.write.target import check_copy, columns_there
@@ -35,8 +32,8 @@ from onceload_jobs.write.writer import Writer
 SCHEMA = "onceload_stage"
 SQL = statements("stage.sql", package=__package__)
 _UNDEFINED_TABLE = "42P01"
-#: The delivery of the piece that exists from the start; rows of a transform use the numbers after it.
-OPENED = -(2**31)
+#: The number of the first row of a proof.
+_FIRST = 0
 
 
 @dataclass(eq=False)
@@ -58,25 +55,19 @@ class Stage:
 
     name: str
     rows: str
-    pieces: str
+    proof: str
     #: The target table of the rows.
     target: str
     columns: tuple[Column, ...]
     #: Whether rows know their record; only a transform may drop that.
     lineage: bool
-    #: A folder for the rows of pieces, if they need no table.
-    spool: str | None = None
-    #: The columns in those files, which are those of the target.
-    in_files: tuple[str, ...] = ()
-    #: Those files have records that name this producer, and all columns of the stage, in Arrow's format.
-    producer: RecordProducer | None = None
 
     @classmethod
     def called(cls, name: str, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> "Stage":
         return cls(
             name=name,
             rows=f"{SCHEMA}.{quoted(name + ' rows')}",
-            pieces=f"{SCHEMA}.{quoted(name + ' pieces')}",
+            proof=f"{SCHEMA}.{quoted(name + ' proof')}",
             target=table_name(target),
             columns=columns,
             lineage=lineage,
@@ -86,13 +77,13 @@ class Stage:
         """Another table of the same stage, dropped with it."""
         return self.rows.removesuffix(' rows"') + f' {name}"'
 
-    def of_records(self, columns: tuple[Column, ...]) -> "Stage":
-        """The same stage for sessions that stage the records of a transform, and not its rows."""
-        return replace(self, rows=self.beside("records"), columns=columns, lineage=True)
+    def id_tables(self, declared: Declared) -> IdTables:
+        """The tables of what the rows use up."""
+        return IdTables.of(declared, self.beside)
 
-    def transformed(self, token: str) -> str:
-        """The table of one try to transform records, quoted for SQL."""
-        return self.beside(f"transformed {token}")
+    def of_records(self, columns: tuple[Column, ...]) -> "Stage":
+        """The same stage for the records of a transform, and not its rows."""
+        return replace(self, rows=self.beside("records"), columns=columns, lineage=True)
 
     @property
     def writer(self) -> Writer:
@@ -101,17 +92,14 @@ class Stage:
 
 @contextmanager
 def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> Iterator[Stage]:
-    """Create two empty tables for the duration of the block, after dropping those of killed processes."""
-    # Each staging has its own name, so that a task of an abandoned one finds no table to write to.
+    """Create two empty tables for the duration of the block."""
     name = token_hex(8)
     stage = Stage.called(name, columns, target, lineage=lineage)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
         # The lock of this connection shows that the stage is in use; it ends with the process.
         holder.execute(SQL["hold"], {"name": name})
-        _sweep(holder)
         _create_rows(holder, stage, target)
-        holder.execute(filled(SQL["create_pieces"], pieces=stage.pieces))
-        holder.execute(filled(SQL["add_opened"], pieces=stage.pieces, opened=str(OPENED)))
+        _run(holder, stage, "create_proof")
         try:
             yield stage
         finally:
@@ -154,23 +142,19 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
 
 
 def sweep(engine: Engine) -> int:
-    """Drop the stages that are neither held nor kept, and return how many."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
-        return _sweep(holder)
-
-
-def _sweep(holder: Connection) -> int:
+    """Drop the stages that are neither held nor kept, as those of killed loads, and return how many."""
     swept = 0
-    for name, _ in holder.execute(SQL["stages"], {"name": None}).all():
-        if holder.execute(SQL["try_hold"], {"name": name}).scalar_one():
-            # Look again, because its holder may have released it to be kept.
-            for _, tables in holder.execute(SQL["stages"], {"name": name}).all():
-                # A worker of the abandoned stage may still lock it; then the next sweep drops it.
-                with suppress(DBAPIError):
-                    _drop(holder, tables)
-                    swept += 1
-                    event("stage_swept", stage=name)
-            holder.execute(SQL["release"], {"name": name})
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
+        for name, _ in holder.execute(SQL["stages"], {"name": None}).all():
+            if holder.execute(SQL["try_hold"], {"name": name}).scalar_one():
+                # Look again, because its holder may have released it to be kept.
+                for _, tables in holder.execute(SQL["stages"], {"name": name}).all():
+                    # Another session may still lock it; then the next sweep drops it.
+                    with suppress(DBAPIError):
+                        _drop(holder, tables)
+                        swept += 1
+                        event("stage_swept", stage=name)
+                holder.execute(SQL["release"], {"name": name})
     return swept
 
 
@@ -183,4 +167,34 @@ def still_there(stage: Stage) -> Iterator[None]:
         # Only a missing table of a stage counts; any other missing table is another error.
         if sqlstate(error) != _UNDEFINED_TABLE or SCHEMA not in first_line(error):
             raise
-        raise StageLost(stage.pieces) from error
+        raise StageLost(stage.name) from error
+
+
+def write_proof(connection: Connection, stage: Stage, encoded: Sequence[str]) -> None:
+    """Store what publishing needs in the stage itself, so that a crash that empties the stage removes it too."""
+    with still_there(stage):
+        for number, each in enumerate(encoded, _FIRST):
+            binds = {"number": number, "encoded": each}
+            if _run(connection, stage, "write_proof", binds).rowcount != 1:
+                raise StageLost(stage.name)
+
+
+def read_proof(connection: Connection, stage: Stage) -> Sequence[str]:
+    with still_there(stage):
+        encoded: Sequence[str] = _run(connection, stage, "read_proof").scalars().all()
+    if not encoded or not encoded[0]:
+        raise StageLost(stage.name)
+    return encoded
+
+
+def check_there(connection: Connection, stage: Stage) -> None:
+    """Refuse, inside the commit, a stage that a crash has emptied: a proof needs its rows."""
+    with still_there(stage):
+        if not _run(connection, stage, "is_there").scalar_one():
+            raise StageLost(stage.name)
+
+
+def _run(
+    connection: Connection, stage: Stage, statement: str, binds: Mapping[str, object] | None = None
+) -> CursorResult[*tuple[Any, ...]]:
+    return connection.execute(filled(SQL[statement], proof=stage.proof, first=str(_FIRST)), binds)

@@ -22,11 +22,18 @@ SELECT stage, CAST(array_agg(relname) AS text[]) AS tables
 -- With the columns of the target, and its constraints.
 CREATE UNLOGGED TABLE {rows} (LIKE {target} INCLUDING GENERATED INCLUDING CONSTRAINTS);
 
--- name: create_pieces
-CREATE UNLOGGED TABLE {pieces} (delivery integer, number integer, is_last boolean NOT NULL,
-    rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL, file text,
-    PRIMARY KEY (delivery, number));
+-- name: create_proof
+-- Its first row exists from the start. It is missing once a crash has emptied the stage.
+CREATE UNLOGGED TABLE {proof} (number integer PRIMARY KEY, proof text NOT NULL);
+INSERT INTO {proof} VALUES ({first}, '');
 
--- name: add_opened
--- The piece that exists from the start. It is missing once a crash has emptied the stage.
-INSERT INTO {pieces} VALUES ({opened}, 0, true, 0, 0, 0, '');
+-- name: write_proof
+-- No row is written if the first one is missing.
+INSERT INTO {proof} SELECT :number, :encoded WHERE EXISTS (SELECT FROM {proof} WHERE number = {first})
+    ON CONFLICT (number) DO UPDATE SET proof = excluded.proof;
+
+-- name: read_proof
+SELECT proof FROM {proof} ORDER BY number;
+
+-- name: is_there
+SELECT EXISTS (SELECT FROM {proof} WHERE number = {first});

@@ -94,6 +94,16 @@ def use_access(access: Mapping[str, str]) -> None:
     _access.set(access or None)
 
 
+@contextmanager
+def using(access: Mapping[str, str]) -> Iterator[None]:
+    """Use these credentials while the block runs."""
+    before = _access.set(access or None)
+    try:
+        yield
+    finally:
+        _access.reset(before)
+
+
 def known_access() -> Mapping[str, str]:
     """The credentials that a worker elsewhere needs to open the same files."""
     return _access.get() or {name: os.environ[name] for name in (*_ACCESS, _REGION) if os.environ.get(name)}

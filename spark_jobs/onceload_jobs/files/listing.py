@@ -15,9 +15,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from onceload_core.checks import NAME_BYTES_MAX
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.pipeline import refuse_other_encodings
-from onceload_core.ports import NAME_BYTES_MAX
 from onceload_jobs.files.addresses import (
     Unreadable,
     backend_of,

@@ -14,11 +14,11 @@ from onceload_core.declaration import DeclarationChanged
 from onceload_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
 from onceload_core.names import Batch, SessionName
 from onceload_core.postgres.sessions import check_own_name
+from onceload_jobs.executor.in_process import InProcessExecutor
 from onceload_jobs.load.load import load, take_version
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.work.in_process import InProcessTasks
 
 
 def consume(
@@ -30,13 +30,13 @@ def consume(
     """
     check_consumer(declared, name)
     settings = replace(settings, session=name)
-    with closing(InProcessTasks(name, settings.is_stopped)) as here:
+    with closing(InProcessExecutor()) as here:
         while True:
             try:
                 if settings.version is None:
                     # Read once: if the file is edited later, this process must end, or it would restore the old one.
                     settings = replace(settings, version=take_version(declared, settings))
-                yield load(declared, settings, batch=batch, tasks=here)
+                yield load(declared, settings, batch=batch, executor=here)
             except (SessionFenced, DeclarationChanged):
                 raise
             except (CallAgain, AskTheLedger) as error:

@@ -9,17 +9,18 @@ from sqlalchemy import Engine
 
 from onceload_core.events import event
 from onceload_core.names import Batch, Position, Version
-from onceload_core.ports import Outlook, Session
+from onceload_core.ports import Claim, Outlook, Session
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import planner_of
 from onceload_core.postgres.deliveries import Holder, OpenWork, PostgresDeliveries
-from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.replay import Run
 from onceload_jobs.load.phases import Stopwatch
 from onceload_jobs.load.settings import LoadSettings, without_replaced
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.choice import Choice
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.read.board_work import offers_of
+from onceload_jobs.work.parts import Culprit
 from onceload_jobs.work.session import BEATS_PER_LEASE
 from onceload_jobs.write.patience import until_answered
 from onceload_jobs.write.rights import check_schema
@@ -41,6 +42,10 @@ class LoadContext:
     session: Session
     #: The pipeline's position at the start.
     before: Position
+    #: By earlier commits.
+    is_snapshot_due: bool
+    #: As one that files were loaded into.
+    is_target_recorded: bool
     stopwatch: Stopwatch
 
     @classmethod
@@ -49,13 +54,15 @@ class LoadContext:
     ) -> "LoadContext":
         stopwatch = Stopwatch()
         ledger = PostgresLedger(engine)
-        board = PostgresDeliveries(engine, declared.name, declared.delivery)
-        refuse_paused(engine, declared.name)
         check_schema(engine, declared)
-        version = ledger.declare(pipeline_with_declaration(declared), version=settings.version)
-        check_target(engine, ledger, declared)
+        version = ledger.declare(pipeline_with_declaration(declared), version=settings.version, may_be_paused=False)
+        is_recorded = check_target(engine, ledger, declared)
+        pipeline_id = ledger.id_of(declared.name)
+        board = PostgresDeliveries(engine, declared.name, declared.delivery, pipeline_id=pipeline_id)
         # First release everything that an earlier epoch under this name still holds.
-        board.end_batch(batch, reason=f"a later run of batch {batch} took over")
+        board.end_earlier(batch, reason=f"a later run of batch {batch} took over")
+        opened = ledger.open_session_of_load(declared.name, planner_of(batch), version=version)
+        policy = declared.pipeline.snapshot
         return cls(
             declared=declared,
             settings=settings,
@@ -65,27 +72,37 @@ class LoadContext:
             ledger=ledger,
             board=board,
             version=version,
-            session=ledger.open_session(declared.name, planner_of(batch), version=version),
-            before=ledger.position(declared.name),
+            session=opened.session,
+            before=opened.position,
+            is_snapshot_due=policy.is_due(commits_since=opened.commits_since, seconds_since=opened.seconds_since),
+            is_target_recorded=is_recorded,
             stopwatch=stopwatch,
         )
 
     def end(self) -> None:
         """Release what workers held that were killed with their process, so that no load waits for it."""
-        self.board.end_batch(self.batch, reason=None, life=self.session)
+        self.board.end_batch(self.batch, life=self.session)
 
     def tidy_up(self) -> None:
         """Hand out expired deliveries again, and give those of removed sessions to the first session."""
         self.expire()
         if self.declared.has_fixed_sessions:
             until_answered(self.board.adopt_strays)
-        if self.is_staged:
-            # Deliveries are dropped with their planner's claim; if no claim is left, nothing else drops them.
-            until_answered(partial(self.ledger.drop_ended_claims, self.declared.name))
 
     def expire(self) -> None:
-        if expired := until_answered(partial(self.board.expire, is_staged=self.is_staged)):
+        if self.is_staged:
+            # Only claims, which end by themselves.
+            until_answered(self.board.end_leases)
+            return
+        if expired := until_answered(self.board.expire):
             event("claim_expired", level=logging.WARNING, pipeline=self.declared.name, deliveries=expired)
+
+    def set_aside(self, claim: Claim, culprits: Sequence[Culprit]) -> None:
+        """Make dead letters of chunks that failed in all of their tries."""
+        for culprit in culprits:
+            (offer,) = offers_of([(culprit.chunk,)])
+            set_aside = partial(self.board.set_aside, claim, offer, batch=self.batch, reasons=culprit.reasons)
+            until_answered(set_aside)
 
     def renew(self) -> None:
         self.ledger.renew(self.session, lease_s=self.lease_s)
@@ -104,6 +121,11 @@ class LoadContext:
         return not self.declared.is_direct
 
     @property
+    def uses_board(self) -> bool:
+        """Whether deliveries are handed out to sessions: where they have an order, and to consumers."""
+        return self.declared.is_direct and (self.declared.keeps_order or self.settings.session is not None)
+
+    @property
     def has_own_line(self) -> bool:
         """Whether this is one of the fixed sessions, which only takes its own deliveries."""
         return self.declared.has_fixed_sessions and self.settings.session is not None
@@ -118,7 +140,7 @@ class LoadContext:
         return without_replaced(choice, self.ledger, name, self.batch, begun_at=self.before)
 
     def left(self) -> OpenWork:
-        look = partial(self.board.open_work, self.batch, is_staged=self.is_staged, session=self.settings.session)
+        look = partial(self.board.open_work, self.batch, session=self.settings.session)
         return until_answered(look)
 
     def outlook(self) -> Outlook:

@@ -31,11 +31,12 @@ from onceload_core.names import Batch, Version
 from onceload_core.ports import Outlook
 from onceload_core.postgres import PostgresLedger, PostgresSnapshots, connect
 from onceload_core.postgres.connection import translated
-from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.postgres.sessions import check_own_name
 from onceload_core.replay import Run
+from onceload_jobs.executor.executor import Executor, ExecutorFailed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
+from onceload_jobs.load.direct import commit_chunks
 from onceload_jobs.load.load_events import LoadEvents
 from onceload_jobs.load.offering import Offering
 from onceload_jobs.load.phases import Phase
@@ -49,13 +50,17 @@ from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.ledger_lookup import dead_letter_notes, held_note
 from onceload_jobs.plan.plan import Plan
-from onceload_jobs.read.limits import note_nothing_good
-from onceload_jobs.work.session import Tasks
+from onceload_jobs.work.failures import TasksFailed
 from onceload_jobs.write.rights import check_schema
 
 
 def load(
-    declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None, tasks: Tasks | None = None
+    declared: Declared,
+    settings: LoadSettings,
+    *,
+    batch: Batch,
+    run: Run | None = None,
+    executor: Executor | None = None,
 ) -> Report:
     """Load what is new; Spark is only started if there is something."""
     check_own_name("batch", batch)
@@ -69,7 +74,7 @@ def load(
         with recorded(engine, declared.name, batch, is_whole=is_whole) as record:
             with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
                 context = LoadContext.begun(declared, settings, engine, batch=batch, run=run)
-                record.report = _Load(context, record, tasks=tasks, running=running).report()
+                record.report = _Load(context, record, executor=executor, running=running).report()
             return record.report
     finally:
         engine.dispose()
@@ -79,9 +84,8 @@ def take_version(declared: Declared, settings: LoadSettings) -> Version:
     """The version that all loads of a long-lived process use."""
     engine = connect(settings.ledger)
     try:
-        refuse_paused(engine, declared.name)
         check_schema(engine, declared)
-        return PostgresLedger(engine).declare(pipeline_with_declaration(declared))
+        return PostgresLedger(engine).declare(pipeline_with_declaration(declared), may_be_paused=False)
     finally:
         engine.dispose()
 
@@ -152,9 +156,11 @@ class _End:
 class _Load:
     """One load, from its first plan to its report."""
 
-    def __init__(self, context: LoadContext, record: Recorded, *, tasks: Tasks | None, running: ExitStack) -> None:
+    def __init__(
+        self, context: LoadContext, record: Recorded, *, executor: Executor | None, running: ExitStack
+    ) -> None:
         self._context, self._record, self._events = context, record, LoadEvents(context)
-        self._sessions = Sessions(context, tasks=tasks, running=running)
+        self._sessions = Sessions(context, executor=executor, running=running)
         self._staged_batch = StagedBatch(context, self._sessions)
         self._offering = Offering(context, self._sessions)
         self._others = OtherLoads(context, self._sessions)
@@ -174,7 +180,7 @@ class _Load:
         context = self._context
         # If the database is gone, the next call reports it.
         with suppress(OnceloadError, SQLAlchemyError):
-            done = report_of(context.ledger, context.declared.name, context.batch, after=context.before)
+            done = report_of(context.ledger, context.declared, context.batch, after=context.before)
             if done.loaded:
                 error.add_note(f"Before this error, the load had committed {done.loaded:,} rows. They stay loaded.")
 
@@ -182,6 +188,8 @@ class _Load:
         context, name = self._context, self._context.declared.name
         try:
             notes = self._load()
+        except ExecutorFailed as error:
+            raise TasksFailed(name, str(error)) from error
         finally:
             context.stopwatch.switch_to(Phase.END)
             # A kept batch is complete.
@@ -189,16 +197,13 @@ class _Load:
                 if self._staged_batch.kept is None:
                     context.end()
         notes += self._sessions.notes
-        notes += snapshot_if_due(context.engine, name)
-        report = report_of(context.ledger, name, context.batch, after=context.before)
-        # Earlier calls of the batch count too: one that was killed after its commit could not report them.
-        notes += note_nothing_good(context.declared, context.ledger.all_bad(name, context.batch))
-        report = replace(
-            report,
-            version=context.version.number,
-            engine=self._sessions.engine,
-            staged=self._staged_batch.kept,
-        )
+        report = report_of(context.ledger, context.declared, context.batch, after=context.before)
+        if context.is_snapshot_due or report.position != context.before:
+            notes += snapshot_if_due(context.engine, name)
+        notes += report.notes
+        report = replace(report, version=context.version.number, staged=self._staged_batch.kept)
+        if (ran := self._sessions.has_run) is not None:
+            report = report.ran_by(ran)
         return report.timed(context.stopwatch).with_notes(notes)
 
     def _load(self) -> tuple[Note, ...]:
@@ -228,10 +233,12 @@ class _Load:
                 return _Offered(plan=plan)
             try:
                 with self._offering.claimed(plan) as work:
-                    if not self._context.is_staged:
+                    if self._context.uses_board:
                         self._offering.hand_out(work)
-                    elif work.bundles:
+                    elif work.bundles and self._context.is_staged:
                         notes += self._staged_batch.stage_and_publish(work)
+                    elif work.bundles:
+                        notes += commit_chunks(self._context, self._sessions, work)
                 return _Offered(plan=plan, deliveries=len(work.bundles), exceeds_open_max=work.exceeds_open_max)
             except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
                 # Another load was faster since this was planned.
@@ -256,7 +263,7 @@ class _Load:
 
     def _held_by_others(self, offered: _Offered) -> set[str]:
         busy = offered.busy - offered.kept
-        if self._context.left().of_batch:
+        if self._context.uses_board and self._context.left().of_batch:
             # Another session holds it, or it is in the line of another session.
             busy |= {file.listed.name for file in offered.plan.to_read} & self._context.outlook().claimed
         return busy
@@ -280,7 +287,9 @@ class _Load:
 
     def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: Set[str]) -> tuple[Note, ...]:
         """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
-        outlook = self._context.outlook()
+        # A plan that nothing came of is as good as a new look.
+        is_old = bool(plan.to_read or busy or self._context.uses_board)
+        outlook = self._context.outlook() if is_old else plan.outlook
         notes = [note for note in plan.notes if not note.is_busy]
         notes += self._busy_notes(plan, busy, outlook)
         notes += [*reported, *dead_letter_notes(outlook)]

@@ -28,7 +28,7 @@ from onceload_jobs.work.session import renewed
 from onceload_jobs.write.patience import until_answered
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ClaimedWork:
     """What a load has claimed of its plan, cut into the bundles of its deliveries."""
 
@@ -40,6 +40,8 @@ class ClaimedWork:
     ids: Mapping[tuple[str, int], ProducerId]
     #: More is new than may be open at a time.
     exceeds_open_max: bool
+    #: Whether a commit has ended the claim.
+    is_acked: bool = False
 
 
 class Offering:
@@ -96,22 +98,24 @@ class Offering:
             unchanged=plan.outlook if depends_on_others(declared) or declared.is_merge_of_files else None,
             only_names=not depends_on_others(declared),
         )
-        self._sessions.expect(plan.to_read, planned_bytes=planned_bytes(bundles))
+        self._sessions.watch.bytes_planned = planned_bytes(bundles)
+        work = ClaimedWork(
+            claim=claim,
+            files=files,
+            bundles=bundles,
+            spans=spans,
+            ids=ids,
+            exceeds_open_max=exceeds_open_max,
+        )
         with renewed(context.renew, every_s=context.beat_s):
             try:
                 self._store_copy_records(copy_records, claim)
-                yield ClaimedWork(
-                    claim=claim,
-                    files=files,
-                    bundles=bundles,
-                    spans=spans,
-                    ids=ids,
-                    exceeds_open_max=exceeds_open_max,
-                )
+                yield work
             finally:
-                # If acked or handed out, the claim is gone; else it is released now instead of when its lease ends.
-                with suppress(OnceloadError):
-                    context.ledger.release(claim)
+                # If handed out or kept, the claim is gone; else it is released now instead of when its lease ends.
+                if not work.is_acked:
+                    with suppress(OnceloadError):
+                        context.ledger.release(claim)
 
     def _registered(
         self, files: Sequence[FileToRead]
@@ -143,7 +147,7 @@ class Offering:
 
     def _with_room(self, bundles: Iterable[Bundle]) -> tuple[list[Bundle], bool]:
         """As many deliveries as may be open, and whether there are more."""
-        if self._context.is_staged:
+        if not self._context.uses_board:
             return list(bundles), False
         room = max(0, self._context.declared.delivery.open_max - self._context.left().count)
         # Take one more, to know whether there are more.

@@ -7,8 +7,10 @@ from onceload_core.errors import ExitCode
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger
 from onceload_jobs.files.notes import Ignored, Note, code_of, held_in_words, problems_of
-from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.engine import Engine, Ran
 from onceload_jobs.load.phases import Phase, Stopwatch
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.read.limits import note_nothing_good
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,11 @@ class Report:
     seconds: float = 0.0
     #: The seconds that each phase took; their sum is `seconds`.
     seconds_of: dict[Phase, float] = field(default_factory=dict)
-    #: What ran the sessions; None if there was nothing to load.
+    #: What ran the workers, and why; None if there was nothing to load.
     engine: Engine | None = None
+    engine_why: str | None = None
+    #: The pages of Spark that show its jobs.
+    spark_ui: str | None = None
     #: Rows that wait to be published; None if nothing was staged, or all of it is published.
     staged: int | None = None
     notes: tuple[Note, ...] = ()
@@ -71,6 +76,9 @@ class Report:
         kept = tuple(note for note in some if note.ignored is None)
         return replace(self, notes=kept, ignored_fields=dict(ignored.fields), ignored_of=ignored.records)
 
+    def ran_by(self, ran: Ran) -> "Report":
+        return replace(self, engine=ran.engine, engine_why=ran.why, spark_ui=ran.ui)
+
     def timed(self, stopwatch: Stopwatch) -> "Report":
         seconds_of = stopwatch.seconds()
         return replace(self, seconds=sum(seconds_of.values()), seconds_of=seconds_of)
@@ -100,18 +108,24 @@ class Report:
         )
 
 
-def report_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
-    """The result of a batch since a position, from the ledger, regardless of lost answers."""
-    outcome = ledger.outcome_of(pipeline, batch, after=after)
+def report_of(ledger: PostgresLedger, declared: Declared, batch: Batch, *, after: Position) -> Report:
+    """The result of a batch since a position, from the ledger, regardless of lost answers.
+
+    Its notes are about files of which all records are bad. Earlier calls of the batch count for these: one that was
+    killed after its commit could not report them.
+    """
+    name = declared.name
+    outcome = ledger.outcome_of(name, batch, after=after)
     counts = outcome.counts
     return Report(
-        pipeline=pipeline,
+        pipeline=name,
         batch=batch,
         position=outcome.position,
         loaded=counts.loaded,
         duplicates=counts.duplicate,
         quarantined=counts.quarantined,
         filtered=counts.filtered,
-        replaced=ledger.replaced_by(pipeline, batch, after=after) if outcome.position > after else {},
+        replaced=ledger.replaced_by(name, batch, after=after) if outcome.has_replaced else {},
         bytes=outcome.bytes,
+        notes=note_nothing_good(declared, ledger.all_bad(name, batch)) if outcome.has_quarantined else (),
     )

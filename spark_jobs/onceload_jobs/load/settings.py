@@ -1,7 +1,7 @@
 """What a load is given: where it runs, on which database, which files, and the name of its batch."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -9,21 +9,19 @@ from uuid import uuid4
 from onceload_core.names import Batch, Position, SessionName, Version
 from onceload_core.postgres import LedgerSettings, PostgresLedger
 from onceload_jobs.files.notes import Note
-from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.engine import EngineSettings
 from onceload_jobs.plan.choice import EVERYTHING, Choice
 from onceload_jobs.work.progress import OnProgress
 from onceload_jobs.work.session import never
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadSettings:
+class LoadSettings(EngineSettings):
     """Where a load runs, and on which database."""
 
     ledger: LedgerSettings
-    #: None means this machine.
-    master: str | None = None
-    spark_options: Mapping[str, str] = field(default_factory=dict)
-    engine: Engine = Engine.AUTO
+    #: Where rows wait to be copied; None is a folder of this machine.
+    stage: str | None = None
     #: Called every second with the progress of the load, or what it waits for.
     on_progress: OnProgress | None = None
     #: How long to wait for other loads of the same files after they last made progress.

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from onceload_core.advice import OF_POSTGRES
 from onceload_core.declaration import (
     BOUNDARIES,
     FORMAT,
@@ -129,7 +130,7 @@ def _rest(declared: Declared) -> dict[str, str]:
         ),
         "unknown_fields": str(declared.unknown_fields),
         "message_id.keep": str(declared.message_id.keep_days) if declared.message_id else "",
-        "transform": ("postgres: " if declared.is_made_by_postgres else "") + (declared.transform or ""),
+        "transform": (OF_POSTGRES if declared.is_made_by_postgres else "") + (declared.transform or ""),
         "target": f"{target.write}, key {target.key}, deleted {target.deleted}, lineage {target.lineage}"
         + (f", newer_file {target.newer_file}" if target.newer_file else ""),
         "publish": str(declared.publish),

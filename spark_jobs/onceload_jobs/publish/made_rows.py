@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from onceload_core.names import ProducerId
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.made_columns import HALF_A_NAME, lineage_refused
-from onceload_jobs.batch.pieces import MadeOf, StagedPiece, advances_of
+from onceload_jobs.batch.piece import MadeOf, Piece, records_by_file
 from onceload_jobs.batch.stage import Stage, StageLost, still_there
 from onceload_jobs.publish.source import SQL
 from onceload_jobs.write.sql import filled
@@ -29,14 +29,25 @@ class MadeRows:
     filtered: int
 
     @classmethod
-    def without_lineage(cls, pieces: Sequence[StagedPiece]) -> "MadeRows":
+    def without_lineage(cls, pieces: Sequence[Piece]) -> "MadeRows":
         has_rows = any(piece.rows for piece in pieces)
-        return cls(rows_of={}, filtered=0 if has_rows else sum(piece.records for piece in pieces))
+        return cls(rows_of={}, filtered=0 if has_rows else sum(piece.records - piece.duplicates for piece in pieces))
 
     @classmethod
-    def of(cls, job: Job, pieces: Sequence[StagedPiece], made_of: Iterable[MadeOf]) -> "MadeRows":
+    def of_pieces(cls, job: Job, pieces: Sequence[Piece]) -> "MadeRows":
+        """By what the pieces say of their rows."""
+        if not job.has_lineage:
+            return cls.without_lineage(pieces)
+        made_of = tuple(each for piece in pieces for each in piece.made_of)
+        ends = sorted((each.producer_id, each.first, each.last) for each in made_of if each.records)
+        if any(before[0] == after[0] and after[1] <= before[2] for before, after in pairwise(ends)):
+            raise SharedRecords
+        return cls.of(job, pieces, made_of)
+
+    @classmethod
+    def of(cls, job: Job, pieces: Sequence[Piece], made_of: Iterable[MadeOf]) -> "MadeRows":
         """Only records of the batch may be named. More of them than were read show that a row names another place."""
-        read = {advance.producer_id: advance.rows for advance in advances_of(pieces)}
+        read = records_by_file(pieces)
         rows_of, named = dict.fromkeys(read, 0), dict.fromkeys(read, 0)
         for each in made_of:
             if each.producer_id not in read:
@@ -46,17 +57,12 @@ class MadeRows:
         if any(named[producer_id] > records for producer_id, records in read.items()):
             raise lineage_refused(job, "rows name records that this batch has not read")
         name_all = sum(rows_of.values()) == sum(piece.rows for piece in pieces)
-        return cls(rows_of=rows_of, filtered=sum(read.values()) - sum(named.values()) if name_all else 0)
+        new = sum(read.values()) - sum(piece.duplicates for piece in pieces)
+        return cls(rows_of=rows_of, filtered=new - sum(named.values()) if name_all else 0)
 
 
-def made_in_files(pieces: Sequence[StagedPiece]) -> tuple[MadeOf, ...] | None:
-    """What the files of a batch say of their rows; None if some are in the table, or files may share a record."""
-    made_of = tuple(each for piece in pieces for each in piece.made_of)
-    if any(piece.rows and piece.file is None for piece in pieces):
-        return None
-    ends = sorted((each.producer_id, each.first, each.last) for each in made_of if each.records)
-    shares = any(before[0] == after[0] and after[1] <= before[2] for before, after in pairwise(ends))
-    return None if shares else made_of
+class SharedRecords(Exception):
+    """Rows of several pieces may name the same record, so that only a table shows how many records have none."""
 
 
 def made_in_table(connection: Connection, job: Job, stage: Stage, *, rows: int) -> tuple[MadeOf, ...]:
@@ -66,6 +72,20 @@ def made_in_table(connection: Connection, job: Job, stage: Stage, *, rows: int) 
     if sum(each.rows for each in found) != rows:
         raise StageLost(stage.rows)
     return tuple(_made_of(job, each) for each in found if each.producer_id is not None or each.records)
+
+
+def records_named(connection: Connection, job: Job, stage: Stage, *, rows: int) -> int | None:
+    """The same of records that name their producers: how many have rows; None if a row names none of them."""
+    used_ids = stage.id_tables(job.declared).used or ""
+    with still_there(stage):
+        found = connection.execute(filled(SQL["count_named"], rows=stage.rows, used_ids=used_ids)).one()
+    if found.rows != rows:
+        raise StageLost(stage.rows)
+    if found.half_named:
+        raise lineage_refused(job, HALF_A_NAME)
+    if found.strange:
+        raise lineage_refused(job, "rows name records that this batch has not read")
+    return None if found.unnamed else found.records
 
 
 def _made_of(job: Job, row: Any) -> MadeOf:  # noqa: ANN401 - a row has the types that its statement gives it.

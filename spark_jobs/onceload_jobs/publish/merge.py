@@ -30,13 +30,24 @@ def refuse_twice(connection: Connection, job: Job, source: Sql) -> None:
         )
 
 
-def merge_in(
-    connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...], *, late: bool = False
-) -> int:
+def merge_in(connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...]) -> int:
     """The last record of each key wins, in the batch and against an earlier row of the same producer.
 
     Return how many rows of the source are merged; a trigger of the target may have discarded some.
     """
+    return _merge_in(connection, target, source, columns, late=False)
+
+
+def merge_late(connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...]) -> int:
+    """The same of records that come late: each is ordered against the existing row as in one batch."""
+    overtaken = 0
+    if target.lineage:
+        late = _Merge(connection=connection, target=target, source=source, late=True)
+        overtaken = late.run("delete_overtaken").rowcount
+    return overtaken + _merge_in(connection, target, source, columns, late=True)
+
+
+def _merge_in(connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...], *, late: bool) -> int:
     # Keys of two types could not be compared.
     refuse_altered(connection, table_name(target), columns=columns, lineage=target.lineage)
     merge = _Merge(connection=connection, target=target, source=source, late=late)

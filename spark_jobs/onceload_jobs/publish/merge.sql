@@ -2,6 +2,11 @@
 -- A key that several rows of one record have, or several rows without lineage, if there is one.
 SELECT FROM {source} GROUP BY {key}, _producer_id, _sequence HAVING count(*) > 1 LIMIT 1;
 
+-- name: delete_overtaken
+-- Deletes rows of the source whose key already has a newer row in the target.
+DELETE FROM {source} AS latest USING {table} AS there WHERE {has_same_key}
+   AND (there._producer_id, there._sequence) > (latest._producer_id, latest._sequence);
+
 -- name: make_latest
 -- The last row of each key.
 CREATE TEMPORARY TABLE latest ON COMMIT DROP AS

@@ -16,9 +16,9 @@ from onceload_core.errors import CallAgain, SettingRefused
 from onceload_core.postgres.connection import column_of, first_line, sqlstate, statements, translated
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.made_columns import writing_columns
-from onceload_jobs.batch.pieces import StagedPiece, check_kept, insert_piece, staged_pieces
-from onceload_jobs.batch.stage import SCHEMA, Stage, still_there
-from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column, parse_column
+from onceload_jobs.batch.piece import Piece
+from onceload_jobs.batch.stage import SCHEMA, Stage, check_there, still_there
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column, parse_column
 from onceload_jobs.publish.query_plans import check_reads_all
 from onceload_jobs.publish.source import WORK_MEMORY, check_rows
 from onceload_jobs.write.find_refused import ROW_REFUSED
@@ -36,8 +36,8 @@ _NULL = "23502"
 _SEVERAL = "42P11"
 #: What Postgres calls a column without a name.
 _UNNAMED = "?column?"
-#: The delivery of the one piece with the made rows.
-_MADE = -1
+#: The number of the one piece with the made rows.
+MADE = -1
 
 
 def with_made_columns(engine: Engine, job: Job) -> Job:
@@ -126,25 +126,18 @@ def _create(connection: Connection, records: str, job: Job) -> None:
     connection.execute(filled(SQL["create_records"], records=records, columns=columns))
 
 
-def make_rows(engine: Engine, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> tuple[StagedPiece, ...]:
-    """Make the rows of all staged records, and add the piece that counts them; once in a stage, even if repeated."""
-    with translated(pipeline=job.declared.name, doing="transforming records"), still_there(stage):
-        made = [piece for piece in staged_pieces(engine, stage) if piece.delivery == _MADE]
-        if not made:
-            with engine.begin() as connection:
-                made = [_make(connection, job, stage, pieces)]
-    return (*pieces, *made)
+def make_rows(engine: Engine, job: Job, stage: Stage, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Make the rows of all staged records; returns what the pieces prove, and the piece that counts the made rows.
 
-
-def _make(connection: Connection, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> StagedPiece:
-    check_kept(connection, stage, len(pieces))
-    records = sum(piece.records for piece in pieces)
-    rows = _make_of_records(connection, job, stage, records) if records else 0
-    piece = StagedPiece(
-        delivery=_MADE, number=0, is_last=True, advances=(), rows=rows, quarantined=(), bytes=0, records=0
-    )
-    insert_piece(connection, stage, piece)
-    return piece
+    A try whose answer was lost may have made them: their table is emptied first.
+    """
+    records = sum(piece.rows for piece in pieces)
+    doing = translated(pipeline=job.declared.name, doing="transforming records")
+    with doing, still_there(stage), engine.begin() as connection:
+        check_there(connection, stage)
+        run(connection, f"TRUNCATE {stage.rows}")
+        rows = _make_of_records(connection, job, stage, records) if records else 0
+    return (*(piece.proof for piece in pieces), Piece(number=MADE, rows=rows))
 
 
 def _make_of_records(connection: Connection, job: Job, stage: Stage, count: int) -> int:
@@ -174,8 +167,6 @@ def _insert_made(connection: Connection, job: Job, records: str, *, into: Writer
 
 def _never_null(job: Job) -> Iterator[str]:
     yield from (column.name for column in job.written if column.not_null)
-    if job.records_have_own_ids:
-        yield from (field.name for field in LINEAGE)
 
 
 def _query(job: Job, records: str, names: str = "*") -> TextClause:
@@ -210,4 +201,4 @@ def _why_refused(error: DBAPIError) -> str:
     """The server's message, but for one that names a table of the stage."""
     if sqlstate(error) != _NULL:
         return first_line(error)
-    return f"column {column_of(error)}: null, but declared not null or used by target.key, message_id or producer"
+    return f"column {column_of(error)}: null, but declared not null or used by target.key"

@@ -15,11 +15,11 @@ from onceload_core.errors import NeedsAPerson
 from onceload_core.names import ProducerId
 from onceload_core.ports import Advance
 from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.commit import get_pipeline, lock_pipeline
 from onceload_core.postgres.connection import statements
+from onceload_core.postgres.pipeline_row import get_pipeline, lock_pipeline
 from onceload_core.postgres.receipts import Promise, Unattributed, rows_promised, rows_unattributed
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.pieces import StagedPiece, advances_of
+from onceload_jobs.batch.piece import Piece, advances_of
 from onceload_jobs.files.notes import Note
 from onceload_jobs.write.sql import filled, table_name
 
@@ -48,7 +48,7 @@ class ReplacedRowsDiffer(NeedsAPerson):
         )
 
 
-def without_records(job: Job, ledger: PostgresLedger, pieces: Sequence[StagedPiece]) -> dict[ProducerId, Note]:
+def without_records(job: Job, ledger: PostgresLedger, pieces: Sequence[Piece]) -> dict[ProducerId, Note]:
     """New generations without a record to load; unless a user accepts it, they must not replace earlier records."""
     if job.differences_accepted:
         return {}
@@ -61,7 +61,7 @@ def without_records(job: Job, ledger: PostgresLedger, pieces: Sequence[StagedPie
     }
 
 
-def _why_none(advance: Advance, pieces: Sequence[StagedPiece]) -> str:
+def _why_none(advance: Advance, pieces: Sequence[Piece]) -> str:
     bad = (record for piece in pieces for record in piece.quarantined if record.producer_id == advance.producer_id)
     if (first := next(bad, None)) is None:
         return "its new content has no record"

@@ -15,17 +15,15 @@ from sqlalchemy import Engine
 from onceload_core.errors import NeedsAPerson, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch
-from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import Audit, Finding, PostgresBatches
 from onceload_core.postgres.connection import statements, translated
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.pieces import StagedPiece, advances_of
+from onceload_jobs.batch.piece import Piece
 from onceload_jobs.batch.stage import SCHEMA, Stage
 from onceload_jobs.pipeline.columns import LINEAGE
 from onceload_jobs.pipeline.declared import Severity, Suite
-from onceload_jobs.publish.new_rows import open_duplicate_filter
 from onceload_jobs.quality.pages import context_of, write_pages
-from onceload_jobs.write.sql import Sql, filled, run
+from onceload_jobs.write.sql import filled, run
 from onceload_jobs.write.target import undeclared_columns
 from onceload_jobs.write.writer import cast_to_target
 
@@ -57,25 +55,18 @@ class AuditFailed(NeedsAPerson):
         )
 
 
-def audit_stage(
-    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, pieces: Sequence[StagedPiece], *, docs: Path | None
-) -> Audit:
+def audit_stage(engine: Engine, job: Job, stage: Stage, pieces: Sequence[Piece], *, docs: Path | None) -> Audit:
     """Run the suite, and record its result; a batch without new rows meets every expectation."""
     suite = job.declared.suite
     if suite is None:
         raise SettingRefused("audit", f"{job.declared.name}, which has no suite", "quality: {suite: <file>}")
-    with (
-        translated(pipeline=job.declared.name, doing="auditing"),
-        open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter,
-    ):
-        new = duplicate_filter.select_new(advances_of(pieces), staged=sum(piece.rows for piece in pieces))
-        findings: tuple[Finding, ...] = ()
-        if new.count:
-            with _view(engine, job, stage, source=new.source) as view:
+    rows = sum(piece.rows for piece in pieces)
+    findings: tuple[Finding, ...] = ()
+    with translated(pipeline=job.declared.name, doing="auditing"):
+        if rows:
+            with _view(engine, job, stage) as view:
                 findings = _ask(engine, suite, view, job.batch, docs=docs, is_traced=stage.lineage)
-    audit = Audit(
-        batch=job.batch, stage=stage.name, suite=suite.name, asked=suite.digest, rows=new.count, findings=findings
-    )
+    audit = Audit(batch=job.batch, stage=stage.name, suite=suite.name, asked=suite.digest, rows=rows, findings=findings)
     PostgresBatches(engine, job.declared.name).record(audit, kept_s=suite.kept_s)
     _log_audited(job, audit)
     return audit
@@ -112,14 +103,14 @@ def check(audit: Audit, job: Job, stage: Stage) -> None:
 
 
 @contextmanager
-def _view(engine: Engine, job: Job, stage: Stage, *, source: Sql) -> Iterator[str]:
+def _view(engine: Engine, job: Job, stage: Stage) -> Iterator[str]:
     """The rows to be published, with the columns of the target."""
     # The library does not quote names.
     view = f"audited_{stage.name}"
     with engine.begin() as connection:
         added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
         columns = cast_to_target((*job.written, *added), lineage=True)
-        connection.execute(filled(SQL["create_audited"], view=f"{SCHEMA}.{view}", columns=columns, source=source))
+        connection.execute(filled(SQL["create_audited"], view=f"{SCHEMA}.{view}", columns=columns, source=stage.rows))
     try:
         yield view
     finally:

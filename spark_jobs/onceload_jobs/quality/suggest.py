@@ -118,7 +118,7 @@ def _where(
             expected = no_batch if declared.is_direct else f"a staged batch ({staging})"
             raise SettingRefused("--batch", f"{batch}, which is not staged", expected)
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
-        written = publish_input_of(engine, declared.name, stage).written
+        written = publish_input_of(engine, declared.name, stage)[0].written
         added = undeclared_columns(connection, stage.rows, known=[column.name for column in written])
         return stage.rows, (*written, *added), f"batch {batch}"
     target, table = declared.target, table_name(declared.target)

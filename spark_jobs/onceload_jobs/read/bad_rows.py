@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onceload_core.checks import NAME_BYTES_MAX
 from onceload_core.names import ProducerId
-from onceload_core.ports import NAME_BYTES_MAX
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.formats.chunks import Part
 from onceload_jobs.formats.json.documents import elements_of
@@ -33,6 +33,15 @@ def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[P
     kept = np.ones(records.rows.num_rows, dtype=bool)
     kept[list(refused)] = False
     return replace(records, rows=records.rows.filter(pa.array(kept)), bad=(*records.bad, *bad))
+
+
+def without_refused(records: Records, refused: Mapping[tuple[ProducerId, int], str], parts: Sequence[Part]) -> Records:
+    """The same, with each row named by its lineage, which may be in other records."""
+    if not refused:
+        return records
+    producers, sequences = lineage_of(records.rows)
+    places = {place: number for number, place in enumerate(zip(producers.tolist(), sequences.tolist(), strict=True))}
+    return without_rows(records, {places[each]: why for each, why in refused.items() if each in places}, parts)
 
 
 def _rendered(rows: pa.Table, number: int) -> bytes:

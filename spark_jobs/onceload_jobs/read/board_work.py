@@ -21,6 +21,8 @@ class Delivery:
     number: int
     chunks: tuple[Chunk, ...]
     claim: Claim
+    #: The claim covers more than this, and stays.
+    is_kept: bool = False
 
 
 Bundle = tuple[Chunk, ...]
@@ -33,11 +35,10 @@ def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
     return spans
 
 
-def offers_of(bundles: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
-    """Serialise bundles, without passwords; `stage` names the stage of their rows."""
+def offers_of(bundles: Sequence[Bundle]) -> list[Offer]:
+    """Serialise bundles, without passwords."""
     return [
-        Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage))
-        for number, chunks in enumerate(bundles)
+        Offer(spans=spans_of(chunks), work=_written(chunks, number=number)) for number, chunks in enumerate(bundles)
     ]
 
 
@@ -46,15 +47,16 @@ class _Work:
     """What the board stores of a delivery."""
 
     number: int
-    stage: str | None
+    #: Only earlier releases staged batches by deliveries.
+    stage: None = None
     #: Their addresses are without passwords.
     chunks: tuple[Chunk, ...]
     #: The name of the file that a worker is reading.
     reading: str | None = None
 
 
-def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
-    return encode(_Work(number=number, stage=stage, chunks=tuple(_at(chunk, shown(chunk.url)) for chunk in chunks)))
+def _written(chunks: Bundle, *, number: int) -> str:
+    return encode(_Work(number=number, chunks=tuple(_at(chunk, shown(chunk.url)) for chunk in chunks)))
 
 
 def _at(chunk: Chunk, url: str) -> Chunk:
@@ -62,14 +64,13 @@ def _at(chunk: Chunk, url: str) -> Chunk:
     return chunk if url == chunk.url else replace(chunk, url=url)
 
 
-def decode_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
-    """Deserialise a delivery, and the stage of its rows."""
+def decode_work(declared: Declared, work: str, claim: Claim) -> Delivery:
     found = decode(_Work, work)
     chunks = tuple(_at(chunk, with_login(chunk.url, of=declared.source.path)) for chunk in found.chunks)
-    return Delivery(number=found.number, chunks=chunks, claim=claim), found.stage
+    return Delivery(number=found.number, chunks=chunks, claim=claim)
 
 
-def decode_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | None]:
+def decode_handed(declared: Declared, handed: Handed) -> Delivery:
     return decode_work(declared, handed.work, handed.claim)
 
 

@@ -80,13 +80,13 @@ def check_quarantine(declared: Declared, bad: Sequence[BadRecord | QuarantinedRe
         raise TooManyQuarantined(declared.name, len(bad), records, str(limit), bad[0].reason)
 
 
-def bad_allowed(declared: Declared, records: Records) -> int | None:
+def bad_allowed(declared: Declared, *, bad: int, records: int) -> int | None:
     """How many more records of a piece may be bad before it is refused; None if the piece cannot decide."""
     limit = declared.quarantine_limit
     if limit.records is not None:
-        return limit.records - len(records.bad)
+        return limit.records - bad
     if limit.share is not None and declared.is_direct:
-        return int(limit.share * records.count) - len(records.bad)
+        return int(limit.share * records) - bad
     return None
 
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from onceload_core.commands import PIPELINE_FILE
-from onceload_core.errors import NotFound, SettingRefused
+from onceload_core.errors import ExitCode, NotFound, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.connection import statements, translated
 from onceload_core.replay import Condition, ProducerState, Snapshot, States
 from onceload_jobs.content.copies import resemblance_of
+from onceload_jobs.executor.executor import Executor
 from onceload_jobs.files.fingerprints import Fingerprint, Marks, Resemblance
 from onceload_jobs.files.listing import Listed, url_of
 from onceload_jobs.files.reading import look_at
@@ -24,7 +25,6 @@ from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.pipeline.declared import Declared, Identity, Source
-from onceload_jobs.work.session import Tasks
 from onceload_jobs.write.sql import filled, table_name
 from onceload_jobs.write.target import columns_there
 
@@ -60,6 +60,12 @@ class Rebuild:
     report: Report
     comparison: Comparison | None
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a command that ends with this."""
+        lacks_records = self.comparison is not None and self.comparison.different
+        return ExitCode.NEEDS_A_PERSON if lacks_records else self.report.exit_code
+
 
 def rebuild(
     declared: Declared,
@@ -67,7 +73,7 @@ def rebuild(
     *,
     batch: Batch,
     snapshot: Snapshot | None = None,
-    tasks: Tasks | None = None,
+    executor: Executor | None = None,
 ) -> Rebuild:
     """Load all sources into an empty database, and compare with the snapshot."""
     if snapshot and snapshot.pipeline != declared.name:
@@ -77,7 +83,7 @@ def rebuild(
         refuse_loaded(declared, engine)
     finally:
         engine.dispose()
-    report = load(declared, settings, batch=batch, tasks=tasks)
+    report = load(declared, settings, batch=batch, executor=executor)
     comparison = None
     if snapshot is not None:
         live = _states(declared, settings.ledger)

@@ -5,22 +5,19 @@ settles it, with its row and its entry. So two concurrent retries, a killed retr
 have the same result: the next look finds the settled records, and continues with the rest.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from shlex import quote
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from onceload_core.advice import Ways
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position
-from onceload_core.ports import Session, Settlement
-from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres import LedgerSettings, PostgresLedger
 from onceload_core.postgres.quarantine import (
     Fix,
     KeptRecord,
@@ -32,23 +29,32 @@ from onceload_core.postgres.quarantine import (
 )
 from onceload_core.postgres.sessions import session_of
 from onceload_core.replay import EntryKind
-from onceload_jobs.batch.stage import Stage, open_stage
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.piece import PieceGone, Pieces
+from onceload_jobs.batch.stage_folder import RowsLost, StageFolder, open_folder
 from onceload_jobs.files.notes import Ignored
+from onceload_jobs.load.engine import EngineSettings
 from onceload_jobs.load.load_events import log_ignored
-from onceload_jobs.pipeline.columns import Column
-from onceload_jobs.pipeline.declared import Declared, Target, Write
+from onceload_jobs.load.road import Road, road_of, writer_of
+from onceload_jobs.pipeline.declared import Declared, Publish, Write
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from onceload_jobs.publish.merge import merge_in
+from onceload_jobs.publish.batch_road import BatchRoad
+from onceload_jobs.publish.fill_stage import copy_to, open_tables, with_made_rows
+from onceload_jobs.publish.postgres_transform import with_made_columns
+from onceload_jobs.publish.refusals import raise_refused
+from onceload_jobs.publish.table_road import TableRoad, totals_of
 from onceload_jobs.recover.stored_fields import StoredFields
-from onceload_jobs.recover.stored_records import Reading, StoredRecords
+from onceload_jobs.recover.stored_pieces import StoredPieces
+from onceload_jobs.recover.stored_records import StoredRecords
+from onceload_jobs.work.read_chunk import Reading
+from onceload_jobs.work.row_form import RowForm
 from onceload_jobs.write.evolve import evolve_target
-from onceload_jobs.write.find_refused import refused_or_raise
-from onceload_jobs.write.sql import filled, quoted, table_name
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
 from onceload_jobs.write.until_certain import until_certain
-from onceload_jobs.write.writer import ColumnsDiffer, Writer
+from onceload_jobs.write.writer import ColumnsDiffer
 
-SQL = statements("retry.sql", package=__package__)
+if TYPE_CHECKING:
+    from onceload_jobs.work.spark.spark import Spark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,54 +90,73 @@ def retry(
     batch: Batch,
     fixed: Mapping[QuarantineId, Fix] | None = None,
     by: str | None = None,
+    where: EngineSettings | None = None,
 ) -> RetryReport:
     """Load the records that are good now in one commit; the others stay held, with the current reason.
 
     Fixed bytes have the layout of the record that they are for. If they are bad too, the record keeps its reason.
+    Only a transform in Spark SQL needs an engine.
     """
     _refuse_unfit(declared)
     if not asked:
         return RetryReport(pipeline=declared.name, batch=batch, position=ledger.position(declared.name))
-    job = _begun(engine, ledger, declared, asked, batch=batch, fixed=fixed or {}, by=by)
-    before = ledger.position(declared.name)
-    with _open_target(job) as target:
-        settled = _settle(job, target, tuple(record.quarantine_id for record in asked))
+    with ExitStack() as running:
+        spark = None
+        if declared.needs_spark:
+            spark = running.enter_context((where or EngineSettings()).spark(declared.name, batch=batch))
+        job = _begun(engine, ledger, declared, batch=batch, by=by, spark=spark)
+        fields = StoredFields(declared, engine, ledger, asked)
+        stored = StoredRecords(declared=declared, columns=job.columns, fields=fields, fixed=fixed or {})
+        before = ledger.position(declared.name)
+        folder = running.enter_context(open_folder())
+        settling = _Settling(engine, ledger, job, stored, asked, folder=folder, spark=spark)
+        settling.settle()
     # The reason of a fix that is bad too is not that of the stored record.
-    of_stored = {each: refusal for each, refusal in settled.still_bad.items() if each not in job.records.fixed}
+    of_stored = {each: refusal for each, refusal in settling.still_bad.items() if each not in stored.fixed}
     note_reasons(engine, declared.name, of_stored)
-    report = _report(job, settled, asked=len(asked), after=before)
+    report = _report(ledger, job, settling, asked=len(asked), after=before)
     _log_retried(report, asked=len(asked))
     return report
 
 
 def _begun(
-    engine: Engine,
-    ledger: PostgresLedger,
-    declared: Declared,
-    asked: Sequence[KeptRecord],
-    *,
-    batch: Batch,
-    fixed: Mapping[QuarantineId, Fix],
-    by: str | None,
-) -> "_Job":
+    engine: Engine, ledger: PostgresLedger, declared: Declared, *, batch: Batch, by: str | None, spark: "Spark | None"
+) -> Job:
     """It writes rows like a load, with the current pipeline file."""
-    check_target(engine, ledger, declared)
+    is_recorded = check_target(engine, ledger, declared)
     version = ledger.declare(pipeline_with_declaration(declared))
     name = session_of(batch, f"retry by {by}" if by else "retry")
     session = ledger.open_session(declared.name, name, version=version)
-    evolve_target(engine, declared, session, columns=declared.columns_as_read)
-    ensure_target(engine, declared, columns=declared.columns_as_read)
-    columns, fields = columns_to_read(engine, declared), StoredFields(declared, engine, ledger, asked)
-    records = StoredRecords(declared=declared, columns=columns, fields=fields, fixed=fixed)
-    return _Job(
-        engine=engine,
-        ledger=ledger,
+    columns = columns_to_read(engine, declared)
+    job = Job(
         declared=declared,
         columns=columns,
+        written=columns,
+        # It has no workers, which would need an address.
+        ledger=LedgerSettings(dsn=""),
         session=session,
         batch=batch,
-        records=records,
+        is_late=True,
     )
+    if declared.is_made_by_postgres:
+        job = with_made_columns(engine, job)
+    if spark is not None:
+        job = spark.writing(job)
+    _refuse_unknown_turn(job)
+    evolve_target(engine, declared, session, columns=job.written)
+    ensure_target(engine, declared, columns=job.written, is_recorded=is_recorded)
+    return job
+
+
+def _refuse_unknown_turn(job: Job) -> None:
+    """The target has nothing to compare a late record with."""
+    if job.declared.transform is not None and job.declared.target.write is Write.MERGE and not job.has_lineage:
+        found = "a transform that leaves out _producer_id or _sequence, so it is unknown which row of a key is newer"
+        raise SettingRefused(
+            f"retrying records of {job.declared.name}",
+            found,
+            "both among its columns. Or write the fixed records into a new file below source.path, and load that",
+        )
 
 
 def _log_retried(report: RetryReport, *, asked: int) -> None:
@@ -148,17 +173,6 @@ def _log_retried(report: RetryReport, *, asked: int) -> None:
     log_ignored(report.ignored, pipeline=report.pipeline, batch=report.batch)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    engine: Engine
-    ledger: PostgresLedger
-    declared: Declared
-    columns: tuple[Column, ...]
-    session: Session
-    batch: Batch
-    records: StoredRecords
-
-
 def _refuse_unfit(declared: Declared) -> None:
     """Refuse pipelines whose rows depend on more than their own bytes, or whose order is lost in the target."""
     ways = Ways.of(pipeline_with_declaration(declared).declaration)
@@ -167,62 +181,113 @@ def _refuse_unfit(declared: Declared) -> None:
         raise SettingRefused(f"retrying records of {declared.name}", f"the setting {ways.against_retry}", expected)
 
 
-def _report(job: _Job, tries: "_Tries", *, asked: int, after: Position) -> RetryReport:
+def _report(ledger: PostgresLedger, job: Job, settling: "_Settling", *, asked: int, after: Position) -> RetryReport:
     """Report what took effect, from the ledger, regardless of lost answers."""
-    entries = [entry for entry in job.ledger.entries(job.declared.name, after=after) if entry.batch == job.batch]
-    retried = sum(entry.counts.loaded for entry in entries if entry.kind is EntryKind.RETRY)
+    pipeline = job.declared.name
+    entries = [entry for entry in ledger.entries(pipeline, after=after) if entry.batch == job.batch]
+    receipts = (receipt for entry in entries if entry.kind is EntryKind.RETRY for receipt in entry.receipts)
+    retried = sum(receipt.spans.count for receipt in receipts)
     return RetryReport(
-        pipeline=job.declared.name,
+        pipeline=pipeline,
         batch=job.batch,
-        position=entries[-1].position if entries else job.ledger.position(job.declared.name),
+        position=entries[-1].position if entries else ledger.position(pipeline),
         retried=retried,
-        still_bad=tries.still_bad,
-        laid_out_otherwise=tries.laid_out_otherwise,
-        settled_elsewhere=asked - retried - len(tries.still_bad),
-        ignored_fields=dict(tries.ignored.fields) if retried else {},
-        ignored_of=tries.ignored.records if retried else 0,
+        still_bad=settling.still_bad,
+        laid_out_otherwise=settling.laid_out_otherwise,
+        settled_elsewhere=asked - retried - len(settling.still_bad),
+        ignored_fields=dict(settling.ignored.fields) if retried else {},
+        ignored_of=settling.ignored.records if retried else 0,
     )
 
 
-@dataclass(kw_only=True)
-class _Tries:
-    """What the tries to commit have found so far."""
+class _Settling:
+    """The tries to commit the records that are good now."""
 
-    #: The records that the server refused.
-    refused: dict[QuarantineId, Refusal] = field(default_factory=dict)
-    differing: ColumnsDiffer | None = None
-    #: All records that are still bad, for any reason.
-    still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
-    laid_out_otherwise: tuple[str, ...] = ()
-    #: The fields without a column in the records of the last try.
-    ignored: Ignored = field(default_factory=Ignored)
+    def __init__(
+        self,
+        engine: Engine,
+        ledger: PostgresLedger,
+        job: Job,
+        stored: StoredRecords,
+        asked: Sequence[KeptRecord],
+        *,
+        folder: StageFolder,
+        spark: "Spark | None",
+    ) -> None:
+        self._engine, self._ledger, self._job, self._stored = engine, ledger, job, stored
+        self._folder, self._spark = folder, spark
+        self._held = Selection(pipeline=job.declared.name, ids=tuple(record.quarantine_id for record in asked))
+        staged = replace(job.declared, publish=Publish.STAGED)
+        self._road = road_of(staged, job.written, is_kept=job.declared.transform is not None)
+        self._form = RowForm(writer=writer_of(job, self._road), as_arrow=spark is not None)
+        #: The records that the server refused.
+        self._refused: Mapping[QuarantineId, Refusal] = {}
+        self._differing: ColumnsDiffer | None = None
+        #: All records that are still bad, for any reason.
+        self.still_bad: Mapping[QuarantineId, Refusal] = {}
+        self.laid_out_otherwise: tuple[str, ...] = ()
+        #: The fields without a column in the records of the last try.
+        self.ignored = Ignored()
 
+    def settle(self) -> None:
+        until_certain(self._find_good, self._write, on_columns=self._note_columns, on_refused=raise_refused)
+        # Another retry may have settled some since they were read.
+        held = {record.quarantine_id for record in find_records(self._engine, self._held, raw_bytes_max=0)}
+        self.still_bad = {each: refusal for each, refusal in self.still_bad.items() if each in held}
 
-def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]) -> _Tries:
-    """Commit the records that are good now."""
-    held = Selection(pipeline=job.declared.name, ids=asked)
-    tries = _Tries()
-
-    def find_good() -> "Reading | None":
+    def _find_good(self) -> StoredPieces | None:
         # Records that any retry has settled are no longer held.
-        records = tuple(find_records(job.engine, held))
-        _refuse_fixes_of_others(records, job.records.fixed)
-        reading = job.records.read(records, refused=tries.refused, differing=tries.differing)
-        tries.still_bad, tries.laid_out_otherwise = reading.refusals, reading.laid_out_otherwise
-        return reading if reading.good else None
+        records = tuple(find_records(self._engine, self._held))
+        _refuse_fixes_of_others(records, self._stored.fixed)
+        pieces = StoredPieces(
+            self._engine,
+            self._job,
+            self._stored,
+            records,
+            form=self._form,
+            folder=self._folder,
+            refused=self._refused,
+            differing=self._differing,
+        )
+        self._note(pieces)
+        return pieces if pieces.piece.rows else None
 
-    def settle(reading: "Reading") -> None:
-        tries.ignored = reading.ignored
-        job.ledger.settle(_settlement(job, target, reading))
+    def _write(self, pieces: StoredPieces) -> None:
+        try:
+            if self._road is Road.BATCH:
+                BatchRoad(self._engine, self._ledger, self._job, pieces).write(pieces)
+            else:
+                self._write_through_table(pieces)
+        finally:
+            self._note(pieces)
+        self.ignored = pieces.reading.ignored
 
-    def note_columns(differing: ColumnsDiffer) -> None:
-        tries.differing = differing
+    def _write_through_table(self, pieces: StoredPieces) -> None:
+        engine, job = self._engine, self._job
+        made = self._made_of(pieces)
+        with ExitStack() as staging:
+            stage = open_tables(engine, job, staging)
+            try:
+                copied = with_made_rows(engine, job, stage, copy_to(engine, job, stage, made))
+            except PieceGone as gone:
+                raise RowsLost(self._folder.path) from gone
+            totals = totals_of(engine, job, stage, copied)
+            if not totals.is_empty:
+                TableRoad(self._ledger, job, stage, totals).write(totals)
 
-    def note_refused(reading: "Reading", cause: Exception) -> None:
-        tries.refused |= _refused_by_server(job, target, reading, cause=cause)
+    def _made_of(self, pieces: StoredPieces) -> Pieces:
+        if self._spark is None:
+            return pieces
+        job = self._job
+        reading = Reading(declared=job.declared, columns=job.columns, form=self._form, folder=self._folder)
+        return self._spark.transform(job, reading, [pieces.piece])
 
-    until_certain(find_good, settle, on_columns=note_columns, on_refused=note_refused)
-    return tries
+    def _note(self, pieces: StoredPieces) -> None:
+        self._refused = pieces.refused
+        self.still_bad, self.laid_out_otherwise = pieces.reading.refusals, pieces.reading.laid_out_otherwise
+
+    def _note_columns(self, differing: ColumnsDiffer) -> None:
+        self._differing = differing
 
 
 def _refuse_fixes_of_others(records: Sequence[KeptRecord], fixed: Mapping[QuarantineId, Fix]) -> None:
@@ -237,59 +302,3 @@ def _refuse_fixes_of_others(records: Sequence[KeptRecord], fixed: Mapping[Quaran
                 f"a fix of other bytes than this database holds of {place}",
                 f"a fix of these bytes (run {again} and fix that file, or open the record again in the console)",
             )
-
-
-def _settlement(job: _Job, target: "_TargetOfRetry", reading: "Reading") -> Settlement[Connection]:
-    writer = target.writer.adding(reading.added)
-    return Settlement(
-        kind=EntryKind.RETRY,
-        session=job.session,
-        batch=job.batch,
-        records={(record.producer_id, record.sequence_id): record.digest for record in reading.good},
-        write_rows=lambda connection: target.write(connection, writer, reading.rows),
-        bytes=sum(len(job.records.text_of(record)) for record in reading.good),
-    )
-
-
-def _refused_by_server(
-    job: _Job, target: "_TargetOfRetry", reading: "Reading", *, cause: Exception
-) -> dict[QuarantineId, Refusal]:
-    """The records whose rows the server refuses; another refusal is raised again."""
-    name, writer = job.declared.name, target.writer.adding(reading.added)
-    with translated(pipeline=name, doing="looking for the rows that the server refuses"):
-        refused = refused_or_raise(job.engine, writer, reading.rows, pipeline=name, cause=cause)
-    return {reading.good[number].quarantine_id: Refusal(reason=reason) for number, reason in refused.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TargetOfRetry:
-    """How retried rows get into the target: directly, or merged from a stage."""
-
-    #: Finds the rows that the server refuses.
-    writer: Writer
-    write: Callable[[Connection, Writer, pa.Table], int]
-
-
-@contextmanager
-def _open_target(job: _Job) -> Iterator[_TargetOfRetry]:
-    target = job.declared.target
-    match target.write:
-        case Write.APPEND:
-            writer = Writer.into_target(target, job.columns)
-            yield _TargetOfRetry(writer=writer, write=lambda connection, writer, rows: writer.write(connection, rows))
-        case Write.MERGE:
-            with open_stage(job.engine, job.columns, target, lineage=True) as stage:
-                yield _TargetOfRetry(writer=stage.writer, write=partial(_merge, target, stage))
-
-
-def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, rows: pa.Table) -> int:
-    """Merge as a staged batch, but inside the transaction of the commit."""
-    writer.write(connection, rows)
-    late = 0
-    if target.lineage:
-        # A retried record is late: order it against the existing row as in one batch.
-        same_key = " AND ".join(f"there.{quoted(name)} = late.{quoted(name)}" for name in target.key)
-        delete = filled(SQL["delete_late"], rows=stage.rows, table=table_name(target), has_same_key=same_key)
-        late = connection.execute(delete).rowcount
-    Writer.into_target(target, stage.columns).adding(writer.added).add_columns(connection)
-    return late + merge_in(connection, target, stage.rows, writer.columns, late=True)

@@ -16,6 +16,7 @@ from onceload_jobs.formats.values import from_kept
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, Source
 from onceload_jobs.read.added_columns import read_adding
+from onceload_jobs.read.bad_rows import without_invalid_ids
 from onceload_jobs.read.checked_parts import ReadPart
 from onceload_jobs.read.rows import joined, read_records
 from onceload_jobs.recover.stored_fields import Fields, StoredFields, find_unmapped
@@ -101,7 +102,15 @@ class StoredRecords:
             )
 
         parts = [self._part(number, records[number], fields) for number, fields in there.items()]
-        return read_adding(self.declared, self.columns, parts, differing, read=read_all)
+        added: tuple[Column, ...] = ()
+        if self.declared.transform is None:
+            read, added = read_adding(self.declared, self.columns, parts, differing, read=read_all)
+        else:
+            # A transform sees the declared columns, and makes the written ones.
+            read = read_all(self.declared, self.columns, parts)
+        if self.declared.producer is not None:
+            read = without_invalid_ids(read, self.declared.producer, [each.part for each in parts])
+        return read, added
 
     def _unreadable(self, record: KeptRecord, fields: Fields | Refusal) -> Refusal | None:
         """Why a record cannot be tried at all."""

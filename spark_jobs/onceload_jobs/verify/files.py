@@ -1,11 +1,10 @@
-"""Compare files with the digests of their receipts, byte by byte."""
+"""Compare files with the digests of their receipts, byte by byte. Workers read them, and here it is judged."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import BinaryIO
 
-import pyarrow as pa
 from sqlalchemy import Engine
 
 from onceload_core.declaration import LoadedByAnother, LoadedUnderOtherName
@@ -15,22 +14,26 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.audit import CopyOfFile, FileReceipts, OpenSpans, files_up_to
 from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import SEQUENCE_END, Span, SpanSet
-from onceload_jobs.files.addresses import errors_naming, shown
-from onceload_jobs.files.compression import Incomplete, is_compressed
+from onceload_jobs.executor.executor import Executor
+from onceload_jobs.files.addresses import is_of_s3, known_access, shown
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.fingerprints import Fingerprint
 from onceload_jobs.files.listing import Listed, Listing, list_files, url_of
 from onceload_jobs.files.notes import Note, notes_of_refused
-from onceload_jobs.files.reading import look_at, open_stream
-from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Source
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from onceload_jobs.read.checked_parts import read_parts
-from onceload_jobs.read.digests import Digests, digests_in, digests_up_to, possible_digests
+from onceload_jobs.read.digests import digests_in, digests_up_to
+from onceload_jobs.read.parts import is_plain_text
+from onceload_jobs.verify.bundles import Deadly, bundled, over_bundles
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 from onceload_jobs.verify.gaps import Gaps
+from onceload_jobs.verify.read_bytes import Found, Reading, Stretch, compare_bytes
 from onceload_jobs.verify.rewound import Rewound
 
-_BLOCK_BYTES = 2**20
+#: How much one task reads.
+_BUNDLE_BYTES = 64 * 2**20
+#: How many files are compared before the next ones are asked for.
+_FILES_MAX = 1_000
 
 
 def compare_files(
@@ -39,17 +42,18 @@ def compare_files(
     findings: Findings,
     position: Position,
     *,
+    executor: Executor,
     open_spans: Sequence[OpenSpans],
     owed: Sequence[Owed],
 ) -> "ComparedFiles":
     """Compare all files as of one position, with the deliveries that were open then, and with what was rewound."""
     gaps = Gaps(declared.source, findings, open_spans)
-    compared = ComparedFiles(declared, engine, findings, gaps)
+    compared = ComparedFiles(declared, engine, findings, gaps, executor)
     named: set[str] = set()
-    for file in files_up_to(engine, declared.name, position):
-        compared.compare(file)
-        compared.compare_copies(file)
-        named |= {file.name, *(copy.name for copy in file.copies)}
+    files = files_up_to(engine, declared.name, position)
+    while some := list(islice(files, _FILES_MAX)):
+        compared.compare(some)
+        named.update(*({file.name, *(copy.name for copy in file.copies)} for file in some))
     named |= Rewound(declared, engine, findings, gaps, loaded=frozenset(named)).compare(owed)
     listing = _listing_of(declared.source, findings)
     for note in notes_of_refused(listing):
@@ -94,24 +98,59 @@ def _new_files(listing: Listing, *, but: Container[str]) -> Iterator[Listed]:
 
 
 class ComparedFiles:
-    """Compares one file after the other, each read once from its start."""
+    """Judges what workers found of the files, in the order of the files."""
 
-    def __init__(self, declared: Declared, engine: Engine, findings: Findings, gaps: Gaps) -> None:
+    def __init__(self, declared: Declared, engine: Engine, findings: Findings, gaps: Gaps, executor: Executor) -> None:
         self._pipeline = declared.name
         self._source = declared.source
         self._ledger = PostgresLedger(engine)
         self._findings = findings
         self._gaps = gaps
+        self._executor = executor
         self.files = 0
         self.bytes = 0
         #: Producers whose file no longer matches what was loaded.
         self.unproven: set[ProducerId] = set()
 
-    def compare(self, file: FileReceipts) -> None:
+    def compare(self, files: Sequence[FileReceipts]) -> None:
+        """Compare some files, and the copies of them."""
+        all_copies = [_copies(self._source, file) for file in files]
+        asked = ([*_comparable(file), *copies] for file, copies in zip(files, all_copies, strict=True))
+        found = iter(self._read([each for of_one in asked for each in of_one]))
+        for file, copies in zip(files, all_copies, strict=True):
+            self._judge(file, [next(found) for _ in _comparable(file)])
+            for copy in copies:
+                self._judge_copy(file, copy, next(found))
+
+    def _read(self, files: Sequence[FileReceipts]) -> list[list[Found]]:
+        """What workers find of each part of each file."""
+        parts = [list(self._cut(number, file)) for number, file in enumerate(files)]
+        found = [[Found() for _ in of_one] for of_one in parts]
+        stretches = [each for of_one in parts for each in of_one]
+        access = known_access() if is_of_s3(self._source.path) else {}
+        read = partial(compare_bytes, Reading(source=self._source, access=access))
+        bundles = bundled(stretches, weigh=lambda each: each.bytes, bytes_max=_BUNDLE_BYTES)
+        for bundle, result in over_bundles(self._executor, read, bundles, pipeline=self._pipeline):
+            of_each = [Found(ended=(Kind.FILE_UNREADABLE, result.reason))] if isinstance(result, Deadly) else result
+            for stretch, each in zip(bundle, of_each, strict=True):
+                found[stretch.number][stretch.part] = each
+        return found
+
+    def _cut(self, number: int, file: FileReceipts) -> Iterator[Stretch]:
+        digests = digests_in(file.digests)
+        if not self._source.format.is_whole:
+            digests = tuple(sorted(digests, key=lambda each: (each[0].first, each[0].end)))
+        url = url_of(self._source.path, file.name, root=self._source.root)
+        whole = Stretch(
+            number=number, producer_id=file.producer_id, name=file.name, url=url, digests=digests, size=file.size
+        )
+        return whole.cut(bytes_max=_BUNDLE_BYTES) if is_plain_text(self._source, file.name) else iter((whole,))
+
+    def _judge(self, file: FileReceipts, read: Sequence[Sequence[Found]]) -> None:
         if file.is_replaced:
             self.unproven.add(file.producer_id)
             return
-        found = list(self._differences(file)) if file.is_latest else []
+        found = [each for parts in read for each in self._differences(file, parts)]
         if found or not file.is_latest:
             self.unproven.add(file.producer_id)
         if not file.is_latest or (found and self._has_begun_again(file)):
@@ -122,91 +161,54 @@ class ComparedFiles:
             self._findings.add(difference)
         self.files += 1
 
-    def compare_copies(self, file: FileReceipts) -> None:
-        """Compare the copies of a file with its receipts, as far as each contained it."""
-        for copy in () if file.is_replaced else file.copies:
-            found = list(self._differences(_of_copy(self._source, file, copy)))
-            if any(each.kind is Kind.FILE_MISSING for each in found):
-                reason = f"this copy is gone from the source; its records are loaded as {file.name}"
-                self._findings.notes.append(Note(name=copy.name, reason=reason))
-                continue
-            for difference in found:
-                self._findings.add(difference)
-            self.files += 1
+    def _judge_copy(self, file: FileReceipts, copy: FileReceipts, parts: Sequence[Found]) -> None:
+        """Judge a copy of a file by its receipts, as far as the copy contained it."""
+        found = list(self._differences(copy, parts))
+        if any(each.kind is Kind.FILE_MISSING for each in found):
+            reason = f"this copy is gone from the source; its records are loaded as {file.name}"
+            self._findings.notes.append(Note(name=copy.name, reason=reason))
+            return
+        for difference in found:
+            self._findings.add(difference)
+        self.files += 1
 
     def _has_begun_again(self, file: FileReceipts) -> bool:
         """Whether a load found the file rewritten during the comparison."""
         latest = self._ledger.find(self._pipeline, [file.name]).get(file.name)
         return latest is not None and latest.producer_id != file.producer_id
 
-    def _differences(self, file: FileReceipts) -> Iterator[Difference]:
-        url = url_of(self._source.path, file.name, root=self._source.root)
-        try:
-            if self._source.format.is_whole:
-                yield from self._compare_row_groups(file, url)
-            else:
-                yield from self._compare_stream(file, url)
-        except Incomplete as error:
-            yield _of_file(file, Kind.FILE_SHORTER, f"it breaks off after {error.end} unpacked bytes")
-        except (OnceloadError, OSError, pa.ArrowException) as error:
-            if isinstance(error.__cause__ or error, FileNotFoundError):
-                yield _of_file(file, Kind.FILE_MISSING, "no such file")
-            else:
-                yield _of_file(file, Kind.FILE_UNREADABLE, str(error))
+    def _differences(self, file: FileReceipts, parts: Iterable[Found]) -> Iterator[Difference]:
+        """What differs, up to the first part that could not be read to its end."""
+        last = Found()
+        for last in parts:
+            self.bytes += last.bytes
+            yield from last.changed
+            if last.ended is not None:
+                kind, found = last.ended
+                yield _of_file(file, kind, found)
+                return
+        yield from self._compare_end(file, last)
 
-    def _compare_stream(self, file: FileReceipts, url: str) -> Iterator[Difference]:
-        checks = sorted((_Check(span, digest) for span, digest in digests_in(file.digests)), key=_first_of)
-        with open_stream(url) as stream:
-            end, settled = 0, 0
-            while settled < len(checks):
-                with errors_naming(url):
-                    block = memoryview(stream.read(_BLOCK_BYTES))
-                if not block:
-                    yield _of_file(file, Kind.FILE_SHORTER, f"it ends at {end}")
-                    return
-                for check in islice(checks, settled, None):
-                    if check.span.first >= end + len(block):
-                        break
-                    check.feed(block, at=end)
-                end += len(block)
-                while settled < len(checks) and checks[settled].span.end <= end:
-                    self.bytes += len(checks[settled].span)
-                    yield from checks[settled].differences(file)
-                    settled += 1
-            yield from self._compare_end(file, url, stream, end=end)
-
-    def _compare_end(self, file: FileReceipts, url: str, stream: BinaryIO, *, end: int) -> Iterator[Difference]:
+    def _compare_end(self, file: FileReceipts, last: Found) -> Iterator[Difference]:
         """Look after the end of the loaded part; a file that was read to its end has nothing there."""
-        size = look_at(url).size
-        if not is_compressed(url):
-            self._gaps.note_end(file, end=size)
-        elif file.size == size:
-            while block := stream.read(_BLOCK_BYTES):
-                end += len(block)
-            yield from self._gaps.behind(file, end=end)
-        else:
+        is_whole = self._source.format.is_whole
+        if not is_whole and not is_compressed(file.name):
+            self._gaps.note_end(file, end=last.size)
+        elif last.end is None:
             self._gaps.note_unread_end(file)
-
-    def _compare_row_groups(self, file: FileReceipts, url: str) -> Iterator[Difference]:
-        """Compare row groups; their ids count rows, so only the file's footer locates their bytes."""
-        expected = dict(digests_in(file.digests))
-        size = look_at(url).size
-        if file.size is not None and size < file.size:
-            yield _of_file(file, Kind.FILE_SHORTER, f"{size} instead of {file.size} bytes")
-            return
-        end = 0
-        for part in read_parts(_whole(file, url, size=size), self._source):
-            raw, end = part.part.raw, part.part.end
-            digest = expected.pop(Span(part.part.first, part.part.end), None) if raw else None
-            if digest is not None:
-                self.bytes += len(raw)
-                yield from _changed(file, Span(part.part.first, part.part.end), digest, possible_digests(raw))
-        for span, digest in expected.items():
-            yield _bytes_changed(file, span, digest, "no row group with exactly these rows")
-        if file.size == size:
-            yield from self._gaps.behind(file, end=end)
+        elif file.size == last.size:
+            yield from self._gaps.behind(file, end=last.end)
         else:
-            self._gaps.note_end(file, end=end)
+            self._gaps.note_end(file, end=last.end)
+
+
+def _comparable(file: FileReceipts) -> tuple[FileReceipts, ...]:
+    """The file, if its content should be that of its receipts."""
+    return (file,) if file.is_latest and not file.is_replaced else ()
+
+
+def _copies(source: Source, file: FileReceipts) -> list[FileReceipts]:
+    return [] if file.is_replaced else [_of_copy(source, file, copy) for copy in file.copies]
 
 
 def _of_copy(source: Source, file: FileReceipts, copy: CopyOfFile) -> FileReceipts:
@@ -220,44 +222,6 @@ def _of_copy(source: Source, file: FileReceipts, copy: CopyOfFile) -> FileReceip
         size=copy.size,
         digests=digests_up_to(file.digests, end=end),
         spans=tuple((position, spans & held) for position, spans in file.spans),
-    )
-
-
-def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:
-    return Chunk(producer_id=file.producer_id, name=file.name, url=url, first=0, end=None, size=size)
-
-
-class _Check:
-    """One digest of a receipt, and that of the current bytes."""
-
-    def __init__(self, span: Span, expected: bytes) -> None:
-        self.span = span
-        self._expected = expected
-        self._seen = Digests()
-
-    def feed(self, block: memoryview, *, at: int) -> None:
-        self._seen.feed(block[max(0, self.span.first - at) : max(0, self.span.end - at)])
-
-    def differences(self, file: FileReceipts) -> Iterator[Difference]:
-        yield from _changed(file, self.span, self._expected, self._seen.possible())
-
-
-def _first_of(check: _Check) -> tuple[int, int]:
-    return check.span.first, check.span.end
-
-
-def _changed(file: FileReceipts, span: Span, expected: bytes, found: Sequence[bytes]) -> Iterator[Difference]:
-    if expected not in found:
-        yield _bytes_changed(file, span, expected, f"digest {found[0].hex()}")
-
-
-def _bytes_changed(file: FileReceipts, span: Span, expected: bytes, found: str) -> Difference:
-    return Difference(
-        producer=file.name,
-        kind=Kind.BYTES_CHANGED,
-        span=str(span),
-        expected=f"digest {expected.hex()}",
-        found=found,
     )
 
 

@@ -34,8 +34,14 @@ SELECT * FROM (
 SELECT {columns}, {lineage}, true AS is_there FROM {table}
 
 -- name: rows_of_files
--- A part of statements: the rows of the target that the files brought.
-SELECT {columns}, {lineage}, true AS is_there FROM {table} WHERE _producer_id = ANY(CAST(:taken AS bigint[]))
+-- A part of statements: the rows of the target that the records brought.
+-- Rows without a sequence id are in the last range of their file.
+SELECT {columns}, {lineage}, true AS is_there FROM {table} AS target
+ WHERE EXISTS (
+       SELECT FROM unnest(CAST(:taken AS bigint[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))
+                AS taken (producer_id, first, last)
+        WHERE taken.producer_id = target._producer_id
+          AND coalesce(target._sequence, :sequence_end) BETWEEN taken.first AND taken.last)
 
 -- name: names
 -- A part of statements: the producers that records name, also those that were forgotten.
@@ -92,6 +98,14 @@ SELECT wrong._producer_id AS producer_id, wrong._sequence AS sequence_id, wrong.
 {has_record} AND (found._producer_id = ANY(CAST(:left_out AS bigint[]))) IS NOT TRUE
  AND NOT EXISTS (SELECT FROM onceload.quarantine AS record WHERE record.state = 'retried'
                     AND record.producer_id = found._producer_id AND record.sequence_id = found._sequence)
+ -- The rows of retried records that name their producers are in the entry before that of the retry.
+ AND NOT EXISTS (SELECT FROM onceload.ledger_span AS receipt
+                   JOIN onceload.ledger AS entry USING (pipeline_id, position)
+                   JOIN onceload.ledger AS retry ON retry.pipeline_id = entry.pipeline_id
+                    AND retry.position = entry.position + 1 AND retry.kind = 'retry'
+                    AND (retry.session, retry.epoch) = (entry.session, entry.epoch)
+                  WHERE receipt.pipeline_id = :pipeline_id AND receipt.producer_id = found._producer_id
+                    AND receipt.spans @> found._sequence)
  AND NOT EXISTS (SELECT FROM onceload.producer AS other
                   WHERE other.producer_id = found._producer_id AND other.pipeline_id <> :pipeline_id)
 
@@ -99,13 +113,14 @@ SELECT wrong._producer_id AS producer_id, wrong._sequence AS sequence_id, wrong.
 -- Values that differ from their record: the first ones, and the number of all.
 -- Only the few rows that differ are compared value by value.
 WITH expected AS ({expected}), found AS ({found})
-SELECT expected._producer_id AS producer_id, expected._sequence AS sequence_id, column_name,
+SELECT expected._producer_id AS producer_id, expected._sequence AS sequence_id,
+       column_name COLLATE pg_catalog."C" AS column_name,
        left(coalesce(wanted, 'null'), :shown) AS expected, left(coalesce(there, 'null'), :shown) AS found,
        count(*) OVER () AS counted
   FROM expected JOIN found ON {is_same} AND (ROW({expected_values}) IS DISTINCT FROM ROW({found_values}))
  CROSS JOIN LATERAL (VALUES {pairs}) AS pair (column_name, wanted, there, differs)
  WHERE differs AND {is_ours}
- ORDER BY 1, 2 LIMIT :at_most;
+ ORDER BY 1, 2, 3 LIMIT :at_most;
 
 -- name: find_missing
 -- Records without a row: the first ones, and the number of all.

@@ -19,6 +19,9 @@ from onceload_core.pipeline import Guarantee
 from onceload_core.postgres.audit import AuditView, OpenSpans, ReceiptOfRows, RowCounts, audit_view
 from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import SpanSet
+from onceload_jobs.executor.executor import Executor
+from onceload_jobs.executor.in_process import IN_PROCESS
+from onceload_jobs.files.listing import url_of
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.pipeline.declared import Declared, Write
@@ -52,20 +55,28 @@ class Verification:
         return sum(self.counts.values())
 
 
-def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verification:
-    """Compare the sources and the target with the ledger; the deep form parses the sources again."""
+def verify(declared: Declared, engine: Engine, *, deep: bool = False, executor: Executor = IN_PROCESS) -> Verification:
+    """Compare the sources and the target with the ledger; the deep form parses the sources again.
+
+    The executor reads the files. All executors find the same differences, in the same order.
+    """
     findings = Findings()
     of_rows = _compare_rows(declared, engine, findings)
-    compared = compare_files(
-        declared, engine, findings, of_rows.position, open_spans=of_rows.open_spans, owed=of_rows.owed
-    )
+    at, open_spans, owed = of_rows.position, of_rows.open_spans, of_rows.owed
+    compared = compare_files(declared, engine, findings, at, executor=executor, open_spans=open_spans, owed=owed)
     rows_compared = 0
     if deep:
         # Imported late, because only the deep form needs it.
         from onceload_jobs.verify.values import compare_values
 
         rows_compared = compare_values(
-            declared, engine, findings, unproven=compared.unproven, differing=of_rows.differing, rows=of_rows.expected
+            declared,
+            engine,
+            findings,
+            executor=executor,
+            unproven=compared.unproven,
+            differing=of_rows.differing,
+            rows=of_rows.expected,
         )
     return Verification(
         pipeline=declared.name,
@@ -269,12 +280,16 @@ class _Rows:
         return self._reread(receipt, producer_id)
 
     def _reread(self, receipt: ReceiptOfRows, producer_id: ProducerId) -> Iterator[int] | None:
-        from onceload_jobs.verify.values import reread_ids
+        from onceload_jobs.verify.reread import Records, reread_ids
 
         quarantined = frozenset((*receipt.held, *receipt.retried))
+        source, name = self._declared.source, receipt.producer
+        url = url_of(source.path, name, root=source.root)
+        commits = ((self._counts.position or self._view.position, receipt.spans),)
+        records = Records(producer_id=producer_id, name=name, url=url, commits=commits)
 
         def read() -> Iterator[int]:
-            ids = reread_ids(self._declared, receipt.producer, producer_id, receipt.spans)
+            ids = reread_ids(self._declared, records)
             return merge((each for each in ids if each not in quarantined), receipt.retried)
 
         try:

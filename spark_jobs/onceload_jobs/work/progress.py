@@ -1,30 +1,21 @@
-"""The progress of a load, by what is committed or staged in the database.
-
-A thread polls while tasks run, with its own connection. It only reads, and its errors disturb nothing.
-"""
+"""The progress of a load: what is read, or with publish: direct, committed."""
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from onceload_core.errors import OnceloadError
-from onceload_core.names import Position, SessionName
-from onceload_core.postgres import PostgresLedger, connect
-from onceload_core.postgres.connection import statements
-from onceload_jobs.batch.job import Job
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_jobs.batch.piece import Piece
 from onceload_jobs.files.compression import is_compressed
-from onceload_jobs.files.notes import Note
-from onceload_jobs.read.board_work import Bundle, Delivery
-from onceload_jobs.work.session import Tasks
-from onceload_jobs.write.sql import filled
+from onceload_jobs.read.board_work import Bundle
 
-SQL = statements("progress.sql", package=__package__)
 _EVERY_S = 1.0
 
 
@@ -60,34 +51,28 @@ class Waiting:
 OnProgress: TypeAlias = Callable[[Progress | Waiting], None]
 
 
-class WatchedTasks:
-    """Tasks with progress reports."""
+class Watch:
+    """Reports progress each second, in a thread of its own, while the load works."""
 
-    def __init__(self, tasks: Tasks, on_progress: OnProgress, *, after: Position, planned: int | None) -> None:
-        self._tasks = tasks
+    def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
-        self._after = after
-        self._planned = planned
+        #: How many bytes will be read.
+        self.bytes_planned: int | None = 0
+        self._bytes = self._records = 0
 
-    @property
-    def slots(self) -> int:
-        return self._tasks.slots
-
-    def writing(self, job: Job) -> Job:
-        return self._tasks.writing(job)
-
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        with self._watching(job):
-            return self._tasks.run(job, sessions)
-
-    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        with self._watching(job):
-            return self._tasks.transform(job, deliveries)
+    def piece_came(self, piece: Piece) -> None:
+        self._bytes += piece.bytes
+        self._records += piece.records + len(piece.quarantined)
 
     @contextmanager
-    def _watching(self, job: Job) -> Iterator[None]:
+    def watching(self, look: "Callable[[], tuple[int, int]] | None" = None) -> Iterator[None]:
+        """Report while the block runs; `look` asks for the bytes and the records so far."""
+        if self._on_progress is None:
+            yield
+            return
         ended = threading.Event()
-        watching = threading.Thread(target=self._watch, args=(job, ended), name="onceload progress", daemon=True)
+        arguments = (self._on_progress, look or self._read, ended)
+        watching = threading.Thread(target=self._watch, args=arguments, name="onceload progress", daemon=True)
         watching.start()
         try:
             yield
@@ -96,28 +81,40 @@ class WatchedTasks:
             # Do not wait for a missing answer.
             watching.join(_EVERY_S)
 
-    def _watch(self, job: Job, ended: threading.Event) -> None:
-        engine, started = connect(job.ledger), time.monotonic()
+    def _read(self) -> tuple[int, int]:
+        return self._bytes, self._records
+
+    def _watch(self, report: OnProgress, look: Callable[[], tuple[int, int]], ended: threading.Event) -> None:
+        started = time.monotonic()
         while not ended.wait(_EVERY_S):
             with suppress(OSError):
-                self._on_progress(self._look(engine, job, seconds=time.monotonic() - started))
-        engine.dispose()
+                report(self._look(look, seconds=time.monotonic() - started))
 
-    def _look(self, engine: Engine, job: Job, *, seconds: float) -> Progress | Waiting:
+    def _look(self, look: Callable[[], tuple[int, int]], *, seconds: float) -> Progress | Waiting:
         try:
-            done, records = self._done(engine, job)
+            done, records = look()
         except (OnceloadError, SQLAlchemyError):
             return Waiting(waits_for="the database, which does not answer")
-        return Progress(bytes=done, bytes_planned=self._planned, records=records, seconds=seconds)
+        return Progress(bytes=done, bytes_planned=self.bytes_planned, records=records, seconds=seconds)
 
-    def _done(self, engine: Engine, job: Job) -> tuple[int, int]:
-        if job.stage is None:
-            outcome = PostgresLedger(engine).outcome_of(job.declared.name, job.batch, after=self._after)
-            counts = outcome.counts
-            return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
-        with engine.connect() as connection:
-            done, records = connection.execute(filled(SQL["staged"], pieces=job.stage.pieces)).one()
-        return int(done), int(records)
+
+@contextmanager
+def committed(
+    settings: LedgerSettings, pipeline: str, batch: Batch, *, after: Position
+) -> Iterator[Callable[[], tuple[int, int]]]:
+    """Asks the ledger, with a connection of its own, for the bytes and records that a batch has committed."""
+    engine = connect(settings)
+    ledger = PostgresLedger(engine)
+
+    def look() -> tuple[int, int]:
+        outcome = ledger.outcome_of(pipeline, batch, after=after)
+        counts = outcome.counts
+        return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
+
+    try:
+        yield look
+    finally:
+        engine.dispose()
 
 
 def planned_bytes(bundles: Iterable[Bundle]) -> int | None:

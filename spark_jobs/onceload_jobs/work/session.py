@@ -9,15 +9,13 @@ ends. If it was only slow and another worker took over, its later writes are ref
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
-
-from sqlalchemy.exc import DBAPIError
 
 from onceload_core.declaration import DeclarationChanged
+from onceload_core.delivery import Mode
 from onceload_core.errors import (
     CommitOutcomeUnknown,
     DatabaseLost,
@@ -31,17 +29,16 @@ from onceload_core.errors import (
 )
 from onceload_core.events import event
 from onceload_core.guards import RowsDiffer
-from onceload_core.names import Batch, SessionName
+from onceload_core.names import SessionName
 from onceload_core.pause import PipelinePaused
 from onceload_core.ports import Session
-from onceload_core.postgres.connection import first_line
 from onceload_core.postgres.deliveries import Handed, OpenWork, PostgresDeliveries
 from onceload_jobs.batch.job import Job, engine_of
-from onceload_jobs.batch.stage import Stage, StageLost
-from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.addresses import Unreadable, use_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
-from onceload_jobs.read.board_work import Delivery, decode_handed, find_file_being_read, reading, split_off
+from onceload_jobs.read.board_work import decode_handed, find_file_being_read, reading, split_off
+from onceload_jobs.work.failures import reason_of
 from onceload_jobs.work.load_delivery import load_delivery
 from onceload_jobs.write.patience import until_answered
 
@@ -59,7 +56,7 @@ _ENDS_THE_WORKER = (
     WrongUse,
 )
 #: Errors that have another cause than the file that is read.
-_OF_NO_FILE = (*_ENDS_THE_WORKER, DeliveryTakenAway, StageLost)
+OF_NO_FILE = (*_ENDS_THE_WORKER, DeliveryTakenAway)
 #: From this try on, a delivery is loaded file by file.
 _SECOND_TRY = 2
 BEATS_PER_LEASE = 4
@@ -69,23 +66,6 @@ _EXPIRES_EVERY_S = 1.0
 _PAUSE_S = (0.005, 0.25)
 #: The delay before an unreadable file is retried, doubled with each try.
 _UNREADABLE_RETRY_S = (0.5, 30.0)
-
-
-class Tasks(Protocol):
-    """Where sessions run."""
-
-    @property
-    def slots(self) -> int:
-        """How many sessions run at once."""
-
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        """Let each session take deliveries until it can get no more, and return what could not be read."""
-
-    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        """Read all deliveries, and stage the rows that a transform makes of them."""
-
-    def writing(self, job: Job) -> Job:
-        """The job, with the columns that it will write."""
 
 
 def never() -> bool:
@@ -106,6 +86,19 @@ def work(job: Job, name: SessionName, *, waits: bool = False, is_stopped: Callab
         worker.close()
 
 
+def work_session(job: Job, name: SessionName) -> list[Note]:
+    """The same as a function of an executor. A later life of the session takes over from an earlier one.
+
+    Only fixed sessions wait for the end of an earlier life, because another load may have their name.
+    """
+    use_access(job.access)
+    try:
+        return work(job, name, waits=job.declared.delivery.mode is Mode.SESSION)
+    except SessionFenced:
+        # A newer epoch that took over does the rest.
+        return []
+
+
 class MoreWork:
     """Whether a session may still get work of a job; the wait for work without progress is bounded."""
 
@@ -121,12 +114,11 @@ class MoreWork:
             wait_s = min(self._job.wait_s, declared.delivery.ack_deadline_s)
             self._seen, self._until = left, time.monotonic() + wait_s
         is_ours = left.of_session if declared.has_fixed_sessions else left.of_batch
-        # The publisher waits for a batch that is published as a whole.
-        return is_ours and (not declared.is_direct or time.monotonic() < self._until)
+        return is_ours and time.monotonic() < self._until
 
 
 class _FileFailed(Exception):
-    """An error while one file of a delivery was read, committed or staged."""
+    """An error while one file of a delivery was read or committed."""
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(name)
@@ -167,8 +159,6 @@ class Worker:
         """Take deliveries until the batch of the job has no more, and nothing else is ready."""
         session = self._session
         notes: list[Note] = []
-        #: Other batches whose stage is lost.
-        lost: set[Batch] = set()
         pause_s, expired_at = _PAUSE_S[0], time.monotonic()
         more_work = MoreWork(self, job)
         while session is not None and not self._is_stopped():
@@ -177,9 +167,9 @@ class Worker:
                 # The heartbeat would keep it held forever.
                 self._release_held(session)
                 self._expire(job)
-            handed = self._take(job, session, lost)
+            handed = until_answered(partial(self._board.take, session))
             if handed:
-                notes += self._load_or_give_back(replace(job, session=session), handed, lost)
+                notes += self._load_or_give_back(replace(job, session=session), handed)
                 pause_s = _PAUSE_S[0]
             elif more_work.may_come():
                 time.sleep(pause_s)
@@ -190,15 +180,9 @@ class Worker:
                 break
         return notes
 
-    def _take(self, job: Job, session: Session, lost: set[Batch]) -> Handed | None:
-        """Get a delivery from the board, if one is ready."""
-        if job.declared.is_direct:
-            return until_answered(partial(self._board.take, session))
-        return until_answered(partial(self._board.take_staged, session, lost=lost))
-
     def _expire(self, job: Job) -> None:
         """Hand out again what sessions held whose lease has ended."""
-        if expired := until_answered(partial(self._board.expire, is_staged=not job.declared.is_direct)):
+        if expired := until_answered(self._board.expire):
             event("claim_expired", level=logging.WARNING, pipeline=job.declared.name, deliveries=expired)
 
     def _release_held(self, session: Session) -> None:
@@ -206,10 +190,9 @@ class Worker:
         until_answered(partial(self._board.give_back, session))
 
     def left(self, job: Job) -> OpenWork:
-        is_staged = not job.declared.is_direct
-        return until_answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
+        return until_answered(partial(self._board.open_work, job.batch, session=self._name))
 
-    def _load_or_give_back(self, job: Job, handed: Handed, lost: set[Batch]) -> list[Note]:
+    def _load_or_give_back(self, job: Job, handed: Handed) -> list[Note]:
         """Load a delivery; if that fails, return it to the board, unless the error ends this worker."""
         try:
             return self._load_whole_or_by_file(job, handed)
@@ -217,12 +200,6 @@ class Worker:
             # Its new holder loads it.
             self._warn("delivery_taken_away", job, handed)
             return []
-        except StageLost:
-            if handed.batch == job.batch:
-                raise
-            # Its publisher stages it again, if it still runs; other workers leave it alone.
-            lost.add(handed.batch)
-            until_answered(partial(self._board.give_back, handed.claim.session))
         except SessionFenced:
             self._warn("session_fenced", job, handed)
             raise
@@ -240,17 +217,17 @@ class Worker:
     def _load_whole_or_by_file(self, job: Job, handed: Handed) -> list[Note]:
         """Load a delivery; file by file if it was tried before, because one file may fail it or kill its worker."""
         if handed.tries < _SECOND_TRY:
-            return self._commit_or_stage(job, handed, on_chunk=None)
+            return self._commit(job, handed, on_chunk=None)
         left = self._without_file_that_killed(handed)
         while left is not None:
             try:
                 with self._file_on_board(left) as on_chunk:
-                    return self._commit_or_stage(job, left, on_chunk=on_chunk)
+                    return self._commit(job, left, on_chunk=on_chunk)
             except _FileFailed as failed:
                 if not self._is_last_try(left):
                     raise failed.error from None
                 self._warn("delivery_failed", job, left, reason=type(failed.error).__name__)
-                left = self._without_file(left, failed.name, reason=_reason(failed.error))
+                left = self._without_file(left, failed.name, reason=reason_of(failed.error))
         return []
 
     def _without_file_that_killed(self, handed: Handed) -> Handed | None:
@@ -295,25 +272,15 @@ class Worker:
             # This worker is alive, or was asked to stop.
             with suppress(OnceloadError):
                 self._board.note(handed, handed.work)
-            if begun is None or not isinstance(error, Exception) or isinstance(error, _OF_NO_FILE):
+            if begun is None or not isinstance(error, Exception) or isinstance(error, OF_NO_FILE):
                 raise
             raise _FileFailed(begun, error) from error
 
-    def _commit_or_stage(self, job: Job, handed: Handed, *, on_chunk: Callable[[Chunk], None] | None) -> list[Note]:
-        """Commit a delivery piece by piece, or stage it if its batch is published as a whole."""
-        delivery, stage = decode_handed(job.declared, handed)
+    def _commit(self, job: Job, handed: Handed, *, on_chunk: Callable[[Chunk], None] | None) -> list[Note]:
+        """Commit a delivery piece by piece."""
+        delivery = decode_handed(job.declared, handed)
         job = replace(job, is_redelivered=handed.tries > 1, is_last_try=self._is_last_try(handed))
-        if stage is None:
-            return load_delivery(job, delivery, on_chunk)
-        called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
-        if job.declared.is_made_by_postgres:
-            called = called.of_records(job.columns)
-        if job.stage is not None and job.stage.name == called.name:
-            called = job.stage
-        # Its notes are staged with it, so that the publisher reports them.
-        load_delivery(replace(job, stage=called), delivery, on_chunk)
-        until_answered(partial(self._board.stage, handed))
-        return []
+        return load_delivery(job, delivery, on_chunk)
 
     def _nack(self, job: Job, handed: Handed, error: Exception) -> None:
         if isinstance(error, Unreadable) and job.declared.is_direct and job.declared.keeps_order:
@@ -321,15 +288,7 @@ class Worker:
             time.sleep(min(_UNREADABLE_RETRY_S[0] * 2 ** (handed.tries - 1), _UNREADABLE_RETRY_S[1]))
         self._warn("delivery_failed", job, handed, reason=type(error).__name__)
         with suppress(DeliveryTakenAway):
-            until_answered(partial(self._board.nack, handed, _reason(error)))
-
-
-def _reason(error: Exception) -> str:
-    """The error message, without the values that the driver repeats."""
-    if isinstance(error, OnceloadError):
-        return str(error)
-    message = first_line(error) if isinstance(error, DBAPIError) else str(error)
-    return f"{type(error).__name__}: {message}"
+            until_answered(partial(self._board.nack, handed, reason_of(error)))
 
 
 @contextmanager

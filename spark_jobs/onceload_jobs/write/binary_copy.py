@@ -5,7 +5,7 @@ array types that the encoder labels wrongly travel as arrays of text, and the se
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from io import RawIOBase
+from io import BytesIO, RawIOBase
 from typing import Any, cast
 from uuid import UUID
 
@@ -109,12 +109,31 @@ def copy_encoded(connection: Connection, encoded: Iterator[bytes], *, table: str
             cursor.copy_expert(statement, reader)
             return cursor.rowcount
     except psycopg2.Error as error:
-        if driver.closed:
-            connection.invalidate()
+        known = _as_known(connection, driver, statement, error)
         if reader.failures:
             raise reader.failures[0] from None
-        # Raise the driver's error in the form that the core knows.
-        raise DBAPIError.instance(statement, None, error, psycopg2.Error, hide_parameters=True) from error
+        raise known from error
+
+
+def copy_out(connection: Connection, query: str) -> bytes:
+    """The rows of a query, as COPY writes them."""
+    driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
+    statement, content = f"COPY ({query}) TO STDOUT (FORMAT binary)", BytesIO()
+    try:
+        with driver.cursor() as cursor:
+            cursor.copy_expert(statement, content)
+    except psycopg2.Error as error:
+        raise _as_known(connection, driver, statement, error) from error
+    return content.getvalue()
+
+
+def _as_known(
+    connection: Connection, driver: psycopg2.extensions.connection, statement: str, error: psycopg2.Error
+) -> Exception:
+    """The driver's error in the form that the core knows."""
+    if driver.closed:
+        connection.invalidate()
+    return DBAPIError.instance(statement, None, error, psycopg2.Error, hide_parameters=True)
 
 
 def _as_copied(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:

@@ -18,8 +18,8 @@ from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import CallAgain, PipelineBusy, SettingRefused
 from onceload_core.events import event
 from onceload_core.ports import Session
-from onceload_core.postgres.commit import lock_pipeline_of
 from onceload_core.postgres.connection import array, change, first_line, is_lost, sqlstate, statements, transaction
+from onceload_core.postgres.pipeline_row import lock_pipeline_of
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, OnNewColumn, Target
 from onceload_jobs.write.differences import Change, Cost, alter_table, differing, types_of

@@ -40,13 +40,19 @@ def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int
 
     The search ends when there are more than `at_most`.
     """
-    refused: dict[int, str] = {}
     with engine.connect() as connection, connection.begin() as transaction:
         run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
-        writer.add_columns(connection)
-        if rows.num_rows:
-            _offer(connection, writer, rows, 0, refused, at_most=at_most)
+        refused = offer_rows(connection, writer, rows, at_most=at_most)
         transaction.rollback()
+    return refused
+
+
+def offer_rows(connection: Connection, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
+    """The same in a transaction of the caller, in which the accepted rows stay."""
+    refused: dict[int, str] = {}
+    writer.add_columns(connection)
+    if rows.num_rows:
+        _offer(connection, writer, rows, 0, refused, at_most=at_most)
     return refused
 
 

@@ -11,7 +11,7 @@ from onceload_core.commands import PIPELINE_FILE
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.ports import Ledger
 from onceload_core.postgres.connection import Record, sqlstate, statements, transaction, translated
-from onceload_core.postgres.loaded_tables import find_tables, record_table
+from onceload_core.postgres.loaded_tables import how_recorded, record_table
 from onceload_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from onceload_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from onceload_jobs.write.binary_copy import needs_cast
@@ -22,14 +22,18 @@ from onceload_jobs.write.sql import filled, quoted, run, table_name
 SQL = statements("target.sql", package=__package__)
 
 
-def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Column], replaces: bool = False) -> None:
+def ensure_target(
+    engine: Engine, declared: Declared, *, columns: Sequence[Column], is_recorded: bool, replaces: bool = False
+) -> None:
     """Create the table, or refuse one that cannot hold the declared rows, or with `replaces` get rid of old ones."""
     target, table = declared.target, table_name(declared.target)
     if reserved := [column.name for column in columns if column.name in RESERVED]:
         raise SettingRefused(f"target {table}", ", ".join(reserved), f"columns not called {', '.join(RESERVED)}")
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
-        connection.execute(SQL["lock"], {"table": table})
-        there = {row.name: row for row in connection.execute(SQL["columns"], {"table": table})}
+        there = _columns_of(connection, table)
+        if not there:
+            connection.execute(SQL["lock"], {"table": table})
+            there = _columns_of(connection, table)
         if not there:
             _create(connection, target, columns)
             return
@@ -42,19 +46,28 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             raise SettingRefused(f"target {table}", found, "only columns that are declared, nullable or have a default")
         if target.write is Write.MERGE:
             _check_key(connection, target)
-        record_table(connection, table)
+        if not is_recorded:
+            record_table(connection, table)
         refuse_lacking_rights(connection, declared, replaces=replaces)
 
 
-def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
-    """Refuse a table that holds or shows other rows than those committed, and a table that no longer exists."""
+def _columns_of(connection: Connection, table: str) -> dict[str, Record]:
+    return {row.name: row for row in connection.execute(SQL["columns"], {"table": table})}
+
+
+def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> bool:
+    """Refuse a table that holds or shows other rows than those committed, and a table that no longer exists.
+
+    Return whether it is recorded as a table that files were loaded into.
+    """
     table = table_name(declared.target)
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
         there = _fit(connection, table)
         if there is not None and PRODUCER_ID in there.types:
-            _refuse_lost_ledger(connection, table)
+            return _refuse_lost_ledger(connection, table)
     if there is None:
         _refuse_lost_table(ledger, declared, table)
+    return False
 
 
 def count_written(
@@ -77,33 +90,31 @@ class Written:
     table: str
     columns: Sequence[Column]
     lineage: bool
-    #: What triggers had deleted before.
-    before: Record
+    #: As it was before the write.
+    before: "_Fit"
 
     @classmethod
     def counting(cls, connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> "Written":
-        refuse_altered(connection, table, columns=columns, lineage=lineage)
-        return cls(table=table, columns=columns, lineage=lineage, before=_deleted(connection, table))
+        before = refuse_altered(connection, table, columns=columns, lineage=lineage)
+        return cls(table=table, columns=columns, lineage=lineage, before=before)
 
     def remaining(self, connection: Connection, rows: int) -> int:
         """How many of the written rows triggers have not deleted again."""
-        _refuse_unfit(connection, self.table, columns=self.columns, lineage=self.lineage)
-        after = _deleted(connection, self.table)
+        after = self._now(connection)
         if after.has_triggers:
             if not after.is_counted:
                 found = f"off, and {self.table} has triggers, which may delete rows"
                 raise CommitRefused("track_counts", found, _COUNTED)
             # Run triggers that are deferred to the commit.
             run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
-            after = _deleted(connection, self.table)
-        return rows - int(after.rows - self.before.rows)
+            after = self._now(connection)
+        return rows - (after.deleted - self.before.deleted)
+
+    def _now(self, connection: Connection) -> "_Fit":
+        return _unaltered(connection, self.table, columns=self.columns, lineage=self.lineage)
 
 
 _COUNTED = "on, so that each commit counts the rows that triggers delete (ALTER ROLE <loader> RESET track_counts)"
-
-
-def _deleted(connection: Connection, table: str) -> Record:
-    return connection.execute(SQL["deleted"], {"table": table}).one()
 
 
 @dataclass(eq=False)
@@ -115,13 +126,13 @@ class CommitRefused(SettingRefused):
         return f"{self.setting}: found {self.found}. {kept}. Expected {self.expected}."
 
 
-def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> None:
+def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> "_Fit":
     """Refuse a table whose columns no longer have the types in which the values are written, and keep it as it is.
 
     Binary COPY would store the bytes of one type as another type of the same size, and INSERT would cast or round them.
     """
     _lock(connection, table)
-    _refuse_unfit(connection, table, columns=columns, lineage=lineage)
+    return _unaltered(connection, table, columns=columns, lineage=lineage)
 
 
 def _lock(connection: Connection, table: str) -> None:
@@ -142,17 +153,17 @@ def _lock(connection: Connection, table: str) -> None:
 _NO_TABLE = {"42P01": "no longer exists", "55000": "is no longer a table"}
 
 
-def _refuse_unfit(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> None:
+def _unaltered(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> "_Fit":
     try:
         fit = _fit(connection, table)
         if fit is not None:
             wanted = types_of(columns, lineage=lineage)
-            _check_columns(table, wanted, fit.types or {})
-            _refuse_generated(table, wanted, fit.generated or ())
+            _check_columns(table, wanted, fit.types)
+            _refuse_generated(table, wanted, fit.generated)
+            return fit
     except SettingRefused as error:
         raise CommitRefused(error.setting, error.found, error.expected) from error
-    if fit is None:
-        raise CommitRefused("target.table", f"{table}, which {_NO_TABLE['42P01']}", f"{table} (rename or restore it)")
+    raise CommitRefused("target.table", f"{table}, which {_NO_TABLE['42P01']}", f"{table} (rename or restore it)")
 
 
 def _refuse_generated(table: str, wanted: Mapping[str, str], generated: Iterable[str]) -> None:
@@ -165,13 +176,35 @@ def _refuse_generated(table: str, wanted: Mapping[str, str], generated: Iterable
         raise SettingRefused(f"target {table}", found, expected)
 
 
-def _fit(connection: Connection, table: str) -> Record | None:
-    """The table's columns, if it exists; refused if a commit does not fully control its rows."""
-    there = connection.execute(SQL["unfit"], {"table": table}).all()
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """A table whose rows a commit controls, with its partitions."""
+
+    types: Mapping[str, str]
+    generated: Sequence[str]
+    #: How many rows the transaction has deleted, and whether triggers may delete more.
+    deleted: int
+    has_triggers: bool
+    #: Whether the server counts them.
+    is_counted: bool
+
+
+def _fit(connection: Connection, table: str) -> _Fit | None:
+    """The table, if it exists; refused if a commit does not fully control its rows."""
+    there = connection.execute(SQL["fit"], {"table": table}).all()
     for row in there:
         if why := _why_unfit(row):
             raise SettingRefused("target.table", f"{row.name}, {why}", _FIT)
-    return next((row for row in there if row.is_target), None)
+    target = next((row for row in there if row.is_target), None)
+    if target is None:
+        return None
+    return _Fit(
+        types=target.types or {},
+        generated=target.generated or (),
+        deleted=sum(row.deleted for row in there),
+        has_triggers=any(row.has_triggers for row in there),
+        is_counted=target.is_counted,
+    )
 
 
 _FIT = "a permanent table, or a partitioned one whose partitions are permanent tables of this database"
@@ -217,13 +250,14 @@ def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> N
         raise SettingRefused("target.table", found, expected)
 
 
-def _refuse_lost_ledger(connection: Connection, table: str) -> None:
+def _refuse_lost_ledger(connection: Connection, table: str) -> bool:
     """Refuse rows that were loaded, in a database that knows of no load into this table.
 
     Its schema `onceload` was lost, or the table was restored without it: all files would be loaded again.
+    Return whether the table is recorded as it is.
     """
-    _, tables = find_tables(connection, table)
-    known = tables or connection.execute(SQL["is_known"], {"table": table}).scalar()
+    is_known, is_as_it_is = how_recorded(connection, table)
+    known = is_known or connection.execute(SQL["is_known"], {"table": table}).scalar()
     if not known and connection.execute(filled(SQL["has_loaded_rows"], table=table)).scalar():
         found = f"{table} with rows that Onceload loaded, but no record of these loads in this database"
         as_own_rows = f"UPDATE {table} SET {PRODUCER_ID} = NULL"  # noqa: S608 - a person may run it.
@@ -233,6 +267,7 @@ def _refuse_lost_ledger(connection: Connection, table: str) -> None:
             f"the rows although their files are then loaded beside them, as duplicates, run `{as_own_rows}`"
         )
         raise SettingRefused("target.table", found, expected)
+    return is_as_it_is
 
 
 def columns_to_read(engine: Engine, declared: Declared) -> tuple[Column, ...]:

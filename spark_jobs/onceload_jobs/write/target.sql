@@ -23,9 +23,10 @@ SELECT array_agg(CAST(attname AS text)) AS names
    AND indpred IS NULL AND indexprs IS NULL
  GROUP BY indexrelid;
 
--- name: unfit
--- The table and its partitions, with the reasons why a commit would not control all of their rows; the types of the
--- table's columns, which its partitions share; and the columns that the table itself always fills.
+-- name: fit
+-- The table and its partitions, with the reasons why a commit would not control all of their rows, how many of their rows
+-- this transaction has deleted, and whether triggers may delete more; the types of the table's columns, which its
+-- partitions share; and the columns that the table itself always fills.
 SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,
        CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,
        (SELECT CAST(min(rulename) AS text) FROM pg_rewrite
@@ -36,19 +37,14 @@ SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kin
               WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped) END AS types,
        (SELECT array_agg(CAST(attname AS text) ORDER BY attnum) FROM pg_attribute
          WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
-           AND (attidentity = 'a' OR attgenerated <> '')) AS generated
+           AND (attidentity = 'a' OR attgenerated <> '')) AS generated,
+       coalesce(pg_stat_get_xact_tuples_deleted(oid), 0) AS deleted,
+       EXISTS (SELECT FROM pg_trigger WHERE tgrelid = pg_class.oid AND NOT tgisinternal AND tgenabled <> 'D')
+       AS has_triggers,
+       CAST(current_setting('track_counts') AS boolean) AS is_counted
   FROM pg_class
  WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))
  ORDER BY 1;
-
--- name: deleted
--- How many rows of the table and its partitions this transaction has deleted, and whether triggers may delete more.
-WITH tables AS (SELECT to_regclass(:table) AS id UNION
-                SELECT relid FROM pg_partition_tree(to_regclass(:table)))
-SELECT CAST(coalesce(sum(pg_stat_get_xact_tuples_deleted(id)), 0) AS bigint) AS rows,
-       bool_or(EXISTS (SELECT FROM pg_trigger WHERE tgrelid = id AND NOT tgisinternal AND tgenabled <> 'D'))
-       AS has_triggers, CAST(current_setting('track_counts') AS boolean) AS is_counted
-  FROM tables;
 
 -- name: lock
 -- Two loads may find the table missing at the same time. The second waits, and finds it.

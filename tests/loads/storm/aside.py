@@ -6,7 +6,7 @@ It is forked from a server that has no threads: a lock that some thread held whe
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -15,10 +15,6 @@ from typing import Any
 
 import psutil
 
-from onceload_core.names import SessionName
-from onceload_jobs.batch.job import Job
-from onceload_jobs.files.notes import Note
-from onceload_jobs.work.session import work
 from onceload_jobs.write import patience as loading
 from tests.loads.storm.strikes import Strike, listening, struck
 
@@ -33,11 +29,11 @@ class Aside:
     _reader: "Connection[Any, Any]"
 
     @classmethod
-    def started(cls, job: Job, name: SessionName, strike: Strike) -> "Aside":
+    def started(cls, call: Callable[[], Any], strike: Strike) -> "Aside":
         reader, writer = _SERVER.Pipe(duplex=False)
         # What happens while it is stopped, happens here.
         there = replace(strike, stopped=_nothing, is_in_task=True, is_forked=True)
-        process = _SERVER.Process(target=_work, args=(job, name, there, loading._PATIENCE_S, writer))
+        process = _SERVER.Process(target=_work, args=(call, there, loading._PATIENCE_S, writer))
         process.start()
         writer.close()
         return cls(process, reader)
@@ -54,21 +50,19 @@ class Aside:
         assert self._process.pid
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def ended_with(self) -> list[Note] | BaseException | None:
+    def ended_with(self) -> Any:
         """How it ended; nothing, if it was killed."""
         self._process.join()
         with self._reader, suppress(EOFError):
-            result: list[Note] | BaseException = self._reader.recv()
-            return result
+            return self._reader.recv()
         return None
 
 
-def _work(job: Job, name: SessionName, strike: Strike, patience_s: float, writer: "Connection[Any, Any]") -> None:
+def _work(call: Callable[[], Any], strike: Strike, patience_s: float, writer: "Connection[Any, Any]") -> None:
     loading._PATIENCE_S = patience_s
-    result: Sequence[Note] | BaseException
     with listening(), struck(strike):
         try:
-            result = work(job, name)
+            result = call()
         except BaseException as error:  # noqa: BLE001 - the caller raises it.
             result = error
     writer.send(result)

@@ -22,6 +22,11 @@ def rows_of(words: Words, record: Record) -> int:
     return record.uid % 3 if words.transform is Transform.SOME else 1
 
 
+def without_rows(folder: Folder, words: Words) -> set[int]:
+    """The records of which a transform makes no row. One of these may be the one of its name that took effect."""
+    return {uid for uid, record in folder.written.items() if not rows_of(words, record)}
+
+
 @dataclass(frozen=True)
 class Counted:
     """All that was counted at one moment."""
@@ -145,13 +150,16 @@ def altered(now: Counted) -> Iterator[str]:
 def lost(folder: Folder, words: Words, declared: Declared, now: Counted, files: Mapping[str, File]) -> Iterator[str]:
     """Each record of these files is there, or another one of its name."""
     if declared.is_merged:
-        yield from _lost_keys(words, now, files)
+        yield from _lost_keys(folder, words, declared, now, files)
         return
     by_path = declared.identities == {Identity.PATH}
     there = {uid for uid, _ in now.rows}
     # A row of that name may have been replaced since; that a row goes otherwise, another law says.
     ever = declared.ever | there
-    names = {columns: {_name(folder.written[uid], columns) for uid in ever} for columns in declared.named_by}
+    names = {
+        columns: {_name(folder.written[uid], columns) for uid in ever | without_rows(folder, words)}
+        for columns in declared.named_by
+    }
     needed = Counter(record.uid for file in files.values() for record in file.records)
     for path, file in files.items():
         for record in file.records:
@@ -164,7 +172,9 @@ def lost(folder: Folder, words: Words, declared: Declared, now: Counted, files: 
             yield f"record {record.uid} of {path} is there {least} times instead of {need}"
 
 
-def _lost_keys(words: Words, now: Counted, files: Mapping[str, File]) -> Iterator[str]:
+def _lost_keys(
+    folder: Folder, words: Words, declared: Declared, now: Counted, files: Mapping[str, File]
+) -> Iterator[str]:
     there = {uid for uid, _ in now.rows}
     for file in files.values():
         for record in file.records:
@@ -173,7 +183,7 @@ def _lost_keys(words: Words, now: Counted, files: Mapping[str, File]) -> Iterato
             is_held = record.is_bad or now.held[record.uid]
             if is_held or (record.uid in there if key is None else key in now.shown):
                 continue
-            if not rows_of(words, record):
+            if not rows_of(words, record) or _is_named_like(folder, declared, record, without_rows(folder, words)):
                 continue
             yield f"key {key} of record {record.uid} has no row"
 
@@ -191,7 +201,7 @@ def stale(folder: Folder, words: Words, declared: Declared, now: Counted, files:
         (record, path)
         for path, file in files.items()
         for record in file.records
-        if not record.is_bad and not now.held[record.uid] and not _is_second(folder, declared, record)
+        if not record.is_bad and not now.held[record.uid] and not _is_second(folder, words, declared, record)
     ]
     writers: dict[int | None, set[str]] = defaultdict(set)
     for record in folder.written.values():
@@ -211,12 +221,15 @@ def stale(folder: Folder, words: Words, declared: Declared, now: Counted, files:
                 break
 
 
-def _is_second(folder: Folder, declared: Declared, record: Record) -> bool:
+def _is_second(folder: Folder, words: Words, declared: Declared, record: Record) -> bool:
     """Whether it has never been there, and another one of its name has: so it may be before rows are merged."""
-    return record.uid not in declared.ever and any(
-        _name(record, columns) == _name(folder.written[uid], columns)
-        for columns in declared.named_by
-        for uid in declared.ever
+    others = declared.ever | without_rows(folder, words)
+    return record.uid not in declared.ever and _is_named_like(folder, declared, record, others)
+
+
+def _is_named_like(folder: Folder, declared: Declared, record: Record, others: Set[int]) -> bool:
+    return any(
+        _name(record, columns) == _name(folder.written[uid], columns) for columns in declared.named_by for uid in others
     )
 
 

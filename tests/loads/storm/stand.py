@@ -16,7 +16,6 @@ from onceload import schema
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_jobs.write import evolve
 from onceload_jobs.write import patience as loading
-from tests.loads.small_batches import small_batches_in_files
 from tests.loads.storm.drawing import Drawn, Theme
 from tests.loads.storm.folder import Folder
 from tests.loads.storm.strikes import listening
@@ -87,7 +86,7 @@ def _caseless(dsn: str) -> str | None:
 
 @contextmanager
 def open_stand(server_dsn: str) -> Iterator[Stand]:
-    with temporary_database(server_dsn) as dsn, small_batches_in_files():
+    with temporary_database(server_dsn) as dsn:
         # Nothing here crashes the server, and what it has said is all that counts.
         execute(
             dsn,

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg2
 from sqlalchemy import Connection, Engine, event
 
+from onceload_jobs.batch.stage_folder import BlockWriter
 from tests.loads.storm.operations import Fault
 from tests.servers import execute
 
@@ -41,12 +43,12 @@ class Strike:
     _is_due: bool = False
     _heard: int = 0
 
-    def hear(self, connection: Connection, *, is_commit: bool) -> None:
+    def hear(self, connection: Connection | None, *, is_commit: bool) -> None:
         if self._is_dead:
             raise Killed if self.fault is Fault.KILLED else TaskKilled
         if self.fault is None or self.is_done:
             return
-        if self._is_meant(is_commit=is_commit):
+        if self._is_meant(connection, is_commit=is_commit):
             self._heard += 1
             # Counted by commits, it comes behind one, where it holds no lock that others wait for.
             self._is_due |= self._heard > self.at
@@ -58,12 +60,14 @@ class Strike:
         """Another try of the task is alive."""
         self._is_dead = False
 
-    def _is_meant(self, *, is_commit: bool) -> bool:
+    def _is_meant(self, connection: Connection | None, *, is_commit: bool) -> bool:
         if self.in_task != self.is_in_task and self.fault is not Fault.KILLED:
+            return False
+        if connection is None and self.fault in (Fault.CUT, Fault.UNANSWERED):
             return False
         return is_commit or not (self.counts_commits or self.fault is Fault.UNANSWERED)
 
-    def _strike(self, fault: Fault, connection: Connection) -> None:
+    def _strike(self, fault: Fault, connection: Connection | None) -> None:
         match fault:
             case Fault.TASK_KILLED if self.is_forked:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -85,7 +89,8 @@ class Strike:
                 _driver(connection).close()
 
 
-def _driver(connection: Connection) -> psycopg2.extensions.connection:
+def _driver(connection: Connection | None) -> psycopg2.extensions.connection:
+    assert connection is not None
     driver = connection.connection.dbapi_connection
     assert isinstance(driver, psycopg2.extensions.connection)
     return driver
@@ -118,6 +123,16 @@ def _commit(connection: Connection) -> None:
         _STRUCK.strike.hear(connection, is_commit=True)
 
 
+def _write(writer: BlockWriter, *arguments: Any, **named: Any) -> None:
+    """Rows that are written to the stage are to a worker what a commit is to others."""
+    _WRITE(writer, *arguments, **named)
+    if _STRUCK.strike:
+        _STRUCK.strike.hear(None, is_commit=True)
+
+
+_WRITE = BlockWriter.write
+
+
 @contextmanager
 def listening() -> Iterator[None]:
     if event.contains(Engine, "commit", _commit):
@@ -126,8 +141,10 @@ def listening() -> Iterator[None]:
         return
     event.listen(Engine, "before_cursor_execute", _say)
     event.listen(Engine, "commit", _commit)
+    BlockWriter.write = _write  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
+        BlockWriter.write = _WRITE  # type: ignore[method-assign]
         event.remove(Engine, "before_cursor_execute", _say)
         event.remove(Engine, "commit", _commit)

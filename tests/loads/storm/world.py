@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -32,7 +32,10 @@ from onceload_core.postgres.recovery import Recovery
 from onceload_core.postgres.upkeep import forget_messages, tidy
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.piece import Piece
 from onceload_jobs.batch.stage import sweep
+from onceload_jobs.batch.stage_folder import StageFolder, content_of
+from onceload_jobs.executor.executor import Died, Outcome, called
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.consume import consume
 from onceload_jobs.load.load import load
@@ -42,13 +45,12 @@ from onceload_jobs.load.staged.kept_batch import give_up, publish_batch
 from onceload_jobs.pipeline.columns import LINEAGE, arrow_schema
 from onceload_jobs.pipeline.declared import Declared, OnRewrite, Write
 from onceload_jobs.plan.plan import make_plan
-from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.recover.retry import RetryReport, retry
 from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.findings import Kind as Differing
 from onceload_jobs.verify.verify import verify
-from onceload_jobs.work.session import work
-from onceload_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
+from onceload_jobs.work.read_chunk import Reading
+from onceload_jobs.work.spark.made_rows import MadePieces, made_piece
 from onceload_jobs.work.spark.transform import as_declared, for_spark, with_output
 from tests.loads.storm import laws
 from tests.loads.storm.aside import Aside
@@ -60,6 +62,7 @@ from tests.loads.storm.operations import (
     Consume,
     Cut,
     Edit,
+    Fault,
     Jump,
     Lack,
     Left,
@@ -256,7 +259,7 @@ class World:
         self._may_vanish |= (replaces or words.takes_rows_away) and not keeps
 
         def run(strike: Strike) -> Report:
-            return load(declared, how, batch=Batch(batch), tasks=Tasks(self, asked, strike, words))
+            return load(declared, how, batch=Batch(batch), executor=Tasks(self, asked, strike, words))
 
         ended = self._strike_at(asked, run, batch=batch)
         if not isinstance(ended.error, WrongUse):
@@ -706,31 +709,40 @@ class Tasks:
     words: Words
     slots: int = 2
 
-    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        order, rng = list(sessions), Random(self.asked.seed)
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        order, rng = list(enumerate(items)), Random(self.asked.seed)
+        if self.strike.fault in (Fault.CUT, Fault.UNANSWERED):
+            # A worker of a batch has no connection.
+            self.strike.in_task = False
         if self.asked.seed:
             rng.shuffle(order)
-            order += rng.sample(order, len(order) // 2)
-        return [note for name in order for note in self._tried(job, name)]
+            for _, item in rng.sample(order, len(order) // 2):
+                # One of two tries that run at once counts.
+                self._called(function, item)
+        for number, item in order:
+            yield number, self._called(function, item)
 
-    def _tried(self, job: Job, name: SessionName) -> list[Note]:
+    def _called(self, function: Callable[[Any], Any], item: Any) -> Outcome:
         if self.asked.forks:
-            return self._forked(job, name)
+            outcome = self.forked(partial(called, function, item), _READER)
+            return Died("its process was killed") if outcome is None else outcome
         self.strike.is_in_task = True
         try:
-            return work(job, name)
+            return called(function, item)
         except TaskKilled:
             self.strike.revive()
             self.strike.is_in_task = False
-            self.world.between_tries(self.asked, name)
-            self.strike.is_in_task = True
-            return work(job, name)
+            self.world.between_tries(self.asked, _READER)
+            return Died("its process was killed")
         finally:
             self.strike.is_in_task = False
 
-    def _forked(self, job: Job, name: SessionName) -> list[Note]:
-        """The same by a process of its own; the next one takes what it had when it was killed."""
-        aside = Aside.started(job, name, self.strike)
+    def close(self) -> None:
+        pass
+
+    def forked(self, call: Callable[[], Any], name: SessionName) -> Any:
+        """The same by a process of its own; nothing, if it was killed."""
+        aside = Aside.started(call, self.strike)
         was_stopped = False
         while not aside.has_ended():
             if not was_stopped and aside.is_stopped():
@@ -743,41 +755,20 @@ class Tasks:
         self.world.outcomes[f"forked: {'stopped' if was_stopped else 'killed' if ended_with is None else 'whole'}"] += 1
         if isinstance(ended_with, BaseException):
             raise ended_with
-        if ended_with is not None:
-            return ended_with
-        self.strike.is_done = True
-        self.world.between_tries(self.asked, name)
-        return work(job, name)
+        if ended_with is None:
+            self.strike.is_done = True
+            self.world.between_tries(self.asked, name)
+        return ended_with
 
-    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        """Read each delivery, and stage what is made of all of them; one that dies is read again."""
-        notes: list[Note] = []
-        made = []
-        for partition, delivery in enumerate(deliveries):
-            tables = (self._made(job, rows) for rows in self._read(job, delivery, notes))
-            # Spark hands on no table without rows.
-            tables = (table for table in tables if table.num_rows)
-            one = stage_rows(job, tables, partition=partition)
-            made += [one] if one else []
-        accept_rows(job, made)
-        return list(dict.fromkeys(notes))
-
-    def _read(self, job: Job, delivery: Delivery, notes: list[Note]) -> list[pa.Table]:
-        self.strike.is_in_task = True
-        of_delivery: list[Note] = []
-        try:
-            tables = list(read_delivery(job, delivery, of_delivery))
-        except TaskKilled:
-            self.strike.revive()
-            self.strike.is_in_task = False
-            self.world.between_tries(self.asked, job.session.name)
-            self.strike.is_in_task = True
-            of_delivery = []
-            tables = list(read_delivery(job, delivery, of_delivery))
-        finally:
-            self.strike.is_in_task = False
-        notes += of_delivery
-        return tables
+    def transform(self, job: Job, reading: Reading, read: Sequence[Piece]) -> MadePieces:
+        """What Spark SQL makes of all records, a piece of each; Spark hands on no table without rows."""
+        made: list[Piece] = []
+        for piece in read:
+            tables = [self._made(job, rows) for rows in _rows_in(reading.folder, piece)]
+            batches = (batch for table in tables for batch in table.to_batches())
+            one = made_piece(job, reading.form.writer, reading.folder, batches)
+            made += [replace(one, number=-1 - len(made))] if one.rows else []
+        return MadePieces(job=job, folder=reading.folder, read=read, made=made)
 
     def _made(self, job: Job, rows: pa.Table) -> pa.Table:
         rows = for_spark(rows, job.columns)
@@ -794,6 +785,15 @@ class Tasks:
 
     def writing(self, job: Job) -> Job:
         return job if self.words.transform is None else with_output(job, _output(job))
+
+
+#: The session that a worker of a batch has in the end: none.
+_READER = SessionName("reader")
+
+
+def _rows_in(folder: StageFolder, piece: Piece) -> Iterator[pa.Table]:
+    for block in piece.blocks:
+        yield pa.ipc.open_stream(b"".join(content_of(folder, piece, block))).read_all()
 
 
 def _output(job: Job) -> pa.Schema:

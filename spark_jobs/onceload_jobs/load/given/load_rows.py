@@ -23,7 +23,6 @@ from onceload_core.ports import Advance, Commit, QuarantinedRecord, Session, unw
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.commit import Reached
 from onceload_core.postgres.connection import first_line, translated
-from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.postgres.rewound import Owed, find_owed
 from onceload_core.postgres.sessions import check_own_name, session_of
 from onceload_core.replay import Counts, Run
@@ -116,7 +115,7 @@ def load_rows(
                 offered += len(each.ids)
             with asking(), stopwatch.during(Phase.END):
                 notes = snapshot_if_due(engine, declared.name)
-                report = record.report = report_of(job.ledger, declared.name, batch, after=before).with_notes(notes)
+                report = record.report = report_of(job.ledger, declared, batch, after=before).with_notes(notes)
     finally:
         engine.dispose()
     log_ignored(ignored, pipeline=declared.name, batch=batch)
@@ -154,14 +153,13 @@ class _Job:
         cls, declared: Declared, engine: Engine, *, producer: str, batch: Batch, run: Run | None, reached: Reached
     ) -> "_Job":
         ledger = PostgresLedger(engine, reached=reached)
-        refuse_paused(engine, declared.name)
         check_schema(engine, declared)
-        version = ledger.declare(pipeline_with_declaration(declared))
-        check_target(engine, ledger, declared)
+        version = ledger.declare(pipeline_with_declaration(declared), may_be_paused=False)
+        is_recorded = check_target(engine, ledger, declared)
         session = ledger.open_session(declared.name, session_of(batch, "rows"), version=version)
         owed = find_owed(engine, declared.name, producer)
         evolve_target(engine, declared, session, columns=declared.columns_as_read)
-        ensure_target(engine, declared, columns=declared.columns_as_read)
+        ensure_target(engine, declared, columns=declared.columns_as_read, is_recorded=is_recorded)
         return cls(
             declared=declared,
             engine=engine,
@@ -292,7 +290,8 @@ def _reason(bad: BadRecord) -> str:
 
 def _refused_by_server(job: _Job, rest: _Rest, *, cause: Exception) -> dict[int, str]:
     """The reasons of the rows that the server refuses, by their ids; another refusal is raised again."""
-    rows, name, at_most = rest.records.rows, job.declared.name, bad_allowed(job.declared, rest.records)
+    rows, name, records = rest.records.rows, job.declared.name, rest.records
+    at_most = bad_allowed(job.declared, bad=len(records.bad), records=records.count)
     refused = refused_or_raise(job.engine, rest.writer, rows, pipeline=name, cause=cause, at_most=at_most)
     ids = rows.column(SEQUENCE)
     return {ids[number].as_py(): reason for number, reason in refused.items()}

@@ -32,7 +32,7 @@ from onceload_core.replay import Run
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.kept import PublishInput, publish_input_of
 from onceload_jobs.batch.made_columns import with_lineage_of
-from onceload_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
+from onceload_jobs.batch.piece import Piece
 from onceload_jobs.batch.stage import Stage, StageLost, drop_stage
 from onceload_jobs.load.load import snapshot_if_due
 from onceload_jobs.load.phases import Phase, Stopwatch
@@ -42,9 +42,8 @@ from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.overtaking import goes_on
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from onceload_jobs.publish.publish import publish
+from onceload_jobs.publish.table_road import publish
 from onceload_jobs.quality.audit import audit_stage, check
-from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.work.session import renewed
 from onceload_jobs.write.codec import OtherRelease
 from onceload_jobs.write.writer import ColumnsDiffer
@@ -107,7 +106,7 @@ class _OpenedBatch:
 
     job: Job
     stage: Stage
-    pieces: tuple[StagedPiece, ...]
+    pieces: tuple[Piece, ...]
     kept: KeptBatch
     publish_input: PublishInput
 
@@ -138,15 +137,13 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
             # An earlier or concurrent call published it.
             if (position := batches.published_at(batch)) is None:
                 raise
-            notes = note_nothing_good(declared, ledger.all_bad(declared.name, batch))
-            record.report = report_of(ledger, declared.name, batch, after=Position(position - 1)).with_notes(notes)
+            record.report = report_of(ledger, declared, batch, after=Position(position - 1))
             return record.report
         stopwatch.switch_to(Phase.END)
         drop_stage(engine, opened.kept.stage)
         notes = opened.publish_input.notes + snapshot_if_due(engine, declared.name)
-        notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch))
-        report = report_of(ledger, declared.name, batch, after=before)
-        record.left, record.report = {}, report.timed(stopwatch).with_notes(notes)
+        report = report_of(ledger, declared, batch, after=before)
+        record.left, record.report = {}, report.timed(stopwatch).with_notes(notes + report.notes)
     return record.report
 
 
@@ -168,9 +165,9 @@ def _naming_the_way_out(batch: Batch) -> Iterator[None]:
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:
     """Audit a kept batch; if it fails, give it up, and keep its rows for inspection."""
     with _engine(declared, settings, batch, doing="auditing") as engine:
-        ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
+        batches = PostgresBatches(engine, declared.name)
         with _locked(engine, declared, settings, batch, run=None) as opened:
-            audit = audit_stage(engine, ledger, opened.job, opened.stage, opened.pieces, docs=settings.docs)
+            audit = audit_stage(engine, opened.job, opened.stage, opened.pieces, docs=settings.docs)
             if not audit.passed:
                 # The next load plans the same records again.
                 batches.give_up(opened.kept)
@@ -243,6 +240,12 @@ def _locked(
         except ColumnsDiffer as differing:
             batches.give_up(kept)
             raise NothingKept(declared.name, batch, str(differing)) from differing
+        except AlreadyConsumed as overtaken:
+            if declared.producer is None and declared.message_id is None:
+                raise
+            batches.give_up(kept)
+            found_now = "another load has loaded some of its records since it was staged"
+            raise NothingKept(declared.name, batch, found_now) from overtaken
 
 
 @contextmanager
@@ -259,10 +262,7 @@ def _opened(
     keep_on()
     with renewed(keep_on, every_s=STAGE_KEPT_S / _RENEWALS):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
-        publish_input = publish_input_of(engine, declared.name, stage)
-        pieces = staged_pieces(engine, stage)
-        if not is_whole(pieces, deliveries=publish_input.deliveries):
-            raise StageLost(stage.pieces)
+        publish_input, pieces = publish_input_of(engine, declared.name, stage)
         declared = with_lineage_of(declared, has_lineage=publish_input.has_lineage)
         stage = Stage.called(kept.stage, publish_input.written, declared.target, lineage=publish_input.has_lineage)
         job = Job(
@@ -275,7 +275,8 @@ def _opened(
             run=run,
             replaced=publish_input.replaced,
             differences_accepted=settings.differences_accepted,
-            stage=stage,
             has_lineage=publish_input.has_lineage,
+            engine=publish_input.engine,
+            spark_ui=publish_input.spark_ui,
         )
         yield _OpenedBatch(job=job, stage=stage, pieces=pieces, kept=kept, publish_input=publish_input)

@@ -13,7 +13,7 @@ from onceload_core.names import ProducerId
 from onceload_core.ports import Advance
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.kept import SealedEnd
-from onceload_jobs.batch.pieces import StagedPiece, advances_of
+from onceload_jobs.batch.piece import Piece, advances_of
 from onceload_jobs.content.copies import ends_a_line
 from onceload_jobs.files.addresses import Unreadable, local_path
 from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
@@ -49,7 +49,7 @@ _GOES_ON = (
 
 
 def overtaking(
-    declared: Declared, bundles: Sequence[Bundle], pieces: Sequence[StagedPiece], *, noted: Set[str]
+    declared: Declared, bundles: Sequence[Bundle], pieces: Sequence[Piece], *, noted: Set[str]
 ) -> Overtaking | None:
     """The chunks that would overtake another one; `noted` names files that were not read completely."""
     in_order = sorted((chunk for chunks in bundles for chunk in chunks), key=_place)
@@ -108,7 +108,7 @@ def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     return not planned or (advance is not None and advance.spans.covers(planned))
 
 
-def sealed_ends(source: Source, bundles: Sequence[Bundle], pieces: Sequence[StagedPiece]) -> Iterator[SealedEnd]:
+def sealed_ends(source: Source, bundles: Sequence[Bundle], pieces: Sequence[Piece]) -> Iterator[SealedEnd]:
     """The ends of files whose last line counts as sealed, to be checked when the batch is published."""
     read = {advance.producer_id: advance for advance in advances_of(pieces)}
     ends = (_sealed_end(chunk, read, source) for chunks in bundles for chunk in chunks)

@@ -1,305 +1,307 @@
-"""A batch that is published as a whole: staged, retried if rows are lost, and published in one commit or kept."""
+"""A batch that is published as a whole: read by workers, and published in one commit or kept."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 
-from onceload_core.errors import DatabaseLost, PipelineBusy, RowsRefused
+from onceload_core.errors import DatabaseLost, PipelineBusy
 from onceload_core.events import event
-from onceload_core.guards import RowsDiffer
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
-from onceload_core.postgres.connection import CONCURRENT_CHANGE, translated
+from onceload_core.postgres.connection import CONCURRENT_CHANGE
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.job import Job, Replacement
 from onceload_jobs.batch.kept import keep_batch
-from onceload_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
-from onceload_jobs.batch.spool import open_spool
-from onceload_jobs.batch.stage import Stage, StageLost, open_stage
+from onceload_jobs.batch.piece import Piece, PieceGone, Pieces
+from onceload_jobs.batch.stage import Stage, StageLost
+from onceload_jobs.batch.stage_folder import RENEWED_EVERY_S, open_folder
+from onceload_jobs.executor.executor import Executor
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.offering import ClaimedWork
 from onceload_jobs.load.phases import Phase
+from onceload_jobs.load.road import Road, road_of, writer_of
 from onceload_jobs.load.sessions import Sessions
-from onceload_jobs.load.staged.overtaking import Overtaking, overtaking, sealed_ends
-from onceload_jobs.pipeline.declared import Declared, UnknownFields, Write
-from onceload_jobs.publish.early_copy import EarlyCopy
-from onceload_jobs.publish.named_rows import may_name_in_files
-from onceload_jobs.publish.postgres_transform import create_records, make_rows
-from onceload_jobs.publish.publish import BatchIncomplete, half_read, publish
+from onceload_jobs.load.staged.overtaking import overtaking, sealed_ends
+from onceload_jobs.pipeline.declared import UnknownFields
+from onceload_jobs.publish.batch_road import copy_and_commit
+from onceload_jobs.publish.completeness import BatchIncomplete, half_read
+from onceload_jobs.publish.fill_stage import copy_to, open_tables, with_made_rows
+from onceload_jobs.publish.made_rows import SharedRecords
 from onceload_jobs.publish.replaced_rows import without_records
+from onceload_jobs.publish.table_road import publish
 from onceload_jobs.quality.audit import audit_stage, check
-from onceload_jobs.read.board_work import Bundle, Delivery, decode_work, offers_of
-from onceload_jobs.write.binary_copy import needs_cast
+from onceload_jobs.work.batch_pieces import BatchPieces
+from onceload_jobs.work.bucket import Bucket, Deduplicating
+from onceload_jobs.work.buckets import Buckets, bucket_count
+from onceload_jobs.work.by_message import dedup_by_message
+from onceload_jobs.work.by_producer import dedup_by_producer
+from onceload_jobs.work.new_pieces import NewPieces
+from onceload_jobs.work.parts import Culprit, Parts
+from onceload_jobs.work.read_chunk import Reading
+from onceload_jobs.work.row_form import RowForm
+from onceload_jobs.work.session import renewed
 from onceload_jobs.write.patience import until_answered
 from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
-#: A crash of the server empties unlogged tables; the next staging then starts from nothing.
-_STAGINGS_MAX = 5
+#: A crash of the server empties the tables of a stage, which are then filled again from the pieces.
+_LOST_MAX = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Staged:
-    """The result of one staging."""
+class _LeavesOut(Exception):
+    """Some chunks cannot be published; the others are published without them."""
 
-    pieces: Sequence[StagedPiece]
-    notes: Sequence[Note]
-    #: Every piece of every delivery is staged.
-    is_complete: bool
-    #: New generations that must not replace loaded rows, and why.
-    broken: Mapping[ProducerId, Sequence[Note]]
-    #: The starts of chunks that became dead letters.
-    dead: Set[tuple[ProducerId, int]]
-    behind: Overtaking | None
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether some files cannot be published, so that the others are staged again without them."""
-        return bool(self.dead or self.broken or self.behind)
-
-    def reasons(self, declared: Declared) -> Iterator[Note]:
-        """Why the left-out files are not loaded."""
-        for notes in self.broken.values():
-            yield from notes
-        if self.behind:
-            yield from self.behind.notes(declared)
-
-    def rest_of(self, bundles: Sequence[Bundle]) -> list[Bundle]:
-        late = self.behind.chunks if self.behind else frozenset()
-        return [
-            tuple(
-                chunk
-                for chunk in chunks
-                if _place(chunk) not in self.dead and chunk.producer_id not in self.broken and chunk not in late
-            )
-            for chunks in bundles
-        ]
-
-
-class _Again(Enum):
-    """Why a batch is staged again as it is."""
-
-    LOST = "rows or pieces of it are missing, because the server crashed"
-    NEEDS_TABLE = "the target refuses rows in files or takes other rows, and only a table of the stage shows why"
+    def __init__(self, is_left_out: Callable[[Chunk], bool], notes: Sequence[Note]) -> None:
+        super().__init__(notes)
+        self.is_left_out, self.notes = is_left_out, notes
 
 
 class StagedBatch:
-    """Stages a batch and publishes it, or keeps it for another call to publish."""
+    """Reads a batch and publishes it, or keeps it for another call to publish."""
 
     def __init__(self, context: LoadContext, sessions: Sessions) -> None:
         self._context, self._sessions = context, sessions
         self._declared = context.declared
-        #: Rows go through files until the target refuses some of them: only a table of the stage shows which.
-        self._spools = True
         #: How many rows are kept for another call; None if none are left to publish.
         self.kept: int | None = None
 
     def stage_and_publish(self, work: ClaimedWork) -> list[Note]:
-        """Stage the whole batch, again if the server loses staged rows, and publish it in one commit.
+        """Read the whole batch, and publish it in one commit.
 
-        Left out, and the rest staged again: a file that should replace its loaded rows but cannot be read completely,
-        dead letters, and files that would overtake something that cannot be read.
+        Left out are files that should replace their loaded rows but cannot be read completely, chunks that end every
+        process that reads them, and files that would overtake something that cannot be read.
         """
         job = replace(self._sessions.prepared_job(), replaced=_replaced(work))
-        bundles, left_out, losses = work.bundles, list[Note](), 0
-        while True:
-            with self._context.stopwatch.during(Phase.STAGE):
-                staged = self._stage_once(job, bundles, work.claim, left_out=left_out)
-            if isinstance(staged, _Staged) and not staged.leaves_out:
-                return [*left_out, *staged.notes]
-            if self._context.is_stopped:
-                return left_out
-            match staged:
-                case _Staged():
-                    # Each time less is left, so this ends.
-                    left_out += staged.reasons(self._declared)
-                    bundles, losses = staged.rest_of(bundles), 0
-                case _Again.NEEDS_TABLE:
-                    self._spools = False
-                case _Again.LOST:
-                    losses += 1
-                    if losses == _STAGINGS_MAX:
-                        raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {losses} times")
+        with ExitStack() as opened, self._context.stopwatch.during(Phase.STAGE):
+            folder = opened.enter_context(open_folder(self._context.settings.stage))
+            opened.enter_context(renewed(folder.renew, every_s=RENEWED_EVERY_S))
+            road = road_of(self._declared, job.written, is_kept=not self._context.settings.publishes)
+            executor = self._sessions.executor
+            buckets = bucket_count(work.bundles, slots=executor.slots) if job.records_have_own_ids else 1
+            forms = _forms(job, writer_of(job, road), buckets)
+            way = _Way(
+                road=road,
+                reading=Reading(
+                    declared=job.declared, columns=job.columns, form=forms[0], folder=folder, access=job.access
+                ),
+                forms=forms[1:],
+            )
+            pieces = BatchPieces(
+                executor,
+                way.reading,
+                Parts(work.bundles, tries_max=self._declared.delivery.deliveries_max),
+                on_piece=self._sessions.watch.piece_came,
+            )
+            with self._sessions.watch.watching():
+                return self._publish_without_what_is_left_out(job, pieces, work, way)
 
-    def _stage_once(
-        self, job: Job, bundles: Sequence[Bundle], claim: Claim, *, left_out: Sequence[Note]
-    ) -> _Staged | _Again:
-        """Stage in a new stage, and publish or keep the batch if nothing must be left out."""
-        started = time.monotonic()
-        with ExitStack() as staging, suppress(StageLost):
-            # After a crash, old connections fail only now; their locks are gone with their stages.
-            stage = until_answered(partial(self._open_stage, staging, job, deliveries=len(bundles)))
-            early = self._begin_to_copy(staging, job, stage)
-            staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
-            if staged.leaves_out:
-                return staged
-            if staged.is_complete:
-                pieces = self._with_made_rows(job, stage, staged.pieces)
-                _log_staged(job, pieces, seconds=time.monotonic() - started)
-                notes = [*left_out, *staged.notes]
-                try:
-                    self._publish_or_keep(job, stage, pieces, claim, bundles=bundles, notes=notes, early=early)
-                except (RowsRefused, RowsDiffer):
-                    if stage.spool is None:
-                        raise
-                    return _Again.NEEDS_TABLE
-                return staged
-        return _Again.LOST
+    def _publish_without_what_is_left_out(
+        self, job: Job, pieces: BatchPieces, work: ClaimedWork, way: "_Way"
+    ) -> list[Note]:
+        left_out: list[Note] = []
+        while not self._context.is_stopped:
+            batch = _Batch(self._context, job, pieces, work.claim, left_out=left_out)
+            try:
+                batch.leave_out_repeats(self._sessions.executor, way)
+                if self._declared.needs_spark:
+                    batch.transform(self._sessions, way.reading)
+                notes = batch.publish(way.road)
+            except _LeavesOut as leaves:
+                # Each time less is left, so this ends.
+                left_out += leaves.notes
+                pieces.leave_out(leaves.is_left_out)
+                job = replace(job, replaced=_still_replaced(job, pieces))
+            except PieceGone:
+                # The next round judges what is left, or reads again what was lost.
+                if self._declared.needs_spark:
+                    # With made rows, the records that they were made of may be lost too.
+                    pieces.read_again()
+            except SharedRecords:
+                way = way.through_a_table(job)
+            else:
+                self.kept, work.is_acked = batch.kept, batch.has_committed
+                return [*left_out, *notes]
+        return left_out
 
-    def _open_stage(self, staging: ExitStack, job: Job, *, deliveries: int) -> Stage:
-        with translated(pipeline=job.declared.name, doing="opening a stage"):
-            target = job.declared.target
-            stage = open_stage(self._context.engine, job.written, target, lineage=job.has_lineage)
-            opened = staging.enter_context(stage)
-            if self._declared.is_made_by_postgres:
-                create_records(self._context.engine, job, opened)
-        if not self._may_spool(job, deliveries=deliveries):
-            return opened
-        in_files = Writer.into_target(job.declared.target, job.written).names
-        spool = staging.enter_context(open_spool())
-        return replace(opened, spool=spool, in_files=tuple(in_files), producer=self._declared.producer)
 
-    def _may_spool(self, job: Job, *, deliveries: int) -> bool:
-        """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""
-        declared = self._declared
-        needs_table = declared.message_id or declared.suite or declared.is_made_by_postgres or needs_cast(job.written)
-        if declared.producer and not (may_name_in_files(job, deliveries=deliveries) and self._may_copy_early(job)):
-            return False
-        if declared.transform and job.has_lineage and not job.declared.target.lineage:
-            # Files lack what names the records.
-            return False
-        return (
-            not needs_table
-            and self._context.settings.publishes
-            and declared.target.write is Write.APPEND
-            and self._sessions.share_files
-            and self._spools
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """How the rows of a batch go from worker to worker, and into the target."""
+
+    road: Road
+    reading: Reading
+    #: The form behind each worker that leaves out repeats.
+    forms: Sequence[RowForm]
+
+    def through_a_table(self, job: Job) -> "_Way":
+        form = replace(self.reading.form, writer=writer_of(job, Road.TABLE))
+        return replace(self, road=Road.TABLE, reading=replace(self.reading, form=form))
+
+
+def _still_replaced(job: Job, pieces: BatchPieces) -> dict[ProducerId, Replacement]:
+    left = {chunk.producer_id for chunks in pieces.bundles for chunk in chunks}
+    return {new: each for new, each in job.replaced.items() if new in left}
+
+
+def _forms(job: Job, writer: Writer, buckets: int) -> tuple[RowForm, ...]:
+    """The rows as they are read, and behind each worker that leaves out repeats."""
+    cut = (Buckets.by_producer(job.declared, buckets), Buckets.by_message(job.declared, buckets))
+    between = (RowForm(writer=writer, as_arrow=True, buckets=each) for each in cut if each is not None)
+    return (*between, RowForm(writer=writer, as_arrow=job.declared.needs_spark))
+
+
+class _Batch:
+    """One try to publish what is left of a batch."""
+
+    def __init__(
+        self, context: LoadContext, job: Job, pieces: BatchPieces, claim: Claim, *, left_out: Sequence[Note]
+    ) -> None:
+        self._context, self._job, self._read, self._claim = context, job, pieces, claim
+        self._pieces: Pieces = pieces
+        self._declared, self._left_out = context.declared, left_out
+        self._started = time.monotonic()
+        self._notes: list[Note] = []
+        self.kept: int | None = None
+        self.has_committed = False
+
+    def leave_out_repeats(self, executor: Executor, way: _Way) -> None:
+        """Let workers leave out the records that repeat others: first by producer, then by business id."""
+        declared, names = self._declared, {chunk.name for chunks in self._read.bundles for chunk in chunks}
+        looks: list[Callable[[Deduplicating, Bucket], Piece]] = []
+        if declared.producer is not None:
+            looks.append(partial(dedup_by_producer, declared.producer))
+            names = {name for name in names if name.startswith(declared.producer.prefix)}
+        if declared.message_id is not None:
+            looks.append(partial(dedup_by_message, declared.message_id))
+        read: BatchPieces | NewPieces = self._read
+        for number, (look, form) in enumerate(zip(looks, way.forms, strict=True), 1):
+            task = Deduplicating(
+                job=self._job,
+                folder=way.reading.folder,
+                form=form,
+                is_followed=number < len(looks),
+                files=tuple(sorted(names)) if declared.producer else (),
+            )
+            read = NewPieces(executor=executor, look=look, task=task, read=read)
+        self._pieces = read
+
+    def transform(self, sessions: Sessions, reading: Reading) -> None:
+        """Let Spark SQL make the rows of all records."""
+        read = list(self._pieces.each())
+        self._judge(read)
+        self._pieces = sessions.transform(self._job, reading, read)
+
+    def publish(self, road: Road) -> list[Note]:
+        if road is Road.BATCH:
+            self._copy_and_commit()
+        else:
+            self._publish_through_table()
+        return self._notes
+
+    def _copy_and_commit(self) -> None:
+        if self._needs_all_first:
+            self._judge(list(self._pieces.each()))
+        context = self._context
+        self.has_committed = copy_and_commit(
+            context.engine, context.ledger, self._job, self._pieces, claim=self._claim, judge=self._judge_and_log
         )
 
-    def _begin_to_copy(self, staging: ExitStack, job: Job, stage: Stage) -> EarlyCopy | None:
-        """Copy files while others are staged."""
-        if stage.spool is None or not self._may_copy_early(job):
-            return None
-        return staging.enter_context(closing(EarlyCopy(self._context.engine, job, stage)))
+    @property
+    def _needs_all_first(self) -> bool:
+        """Whether old rows are deleted, or columns added, which locks the table against its readers."""
+        return bool(self._job.replaced) or self._declared.unknown_fields is UnknownFields.ADD
 
-    def _may_copy_early(self, job: Job) -> bool:
-        """Whether files may be copied during staging: not if rows must be deleted or columns added first.
+    def _judge_and_log(self, pieces: Sequence[Piece]) -> None:
+        self._judge(pieces)
+        self._log_staged(pieces)
+        self._context.stopwatch.switch_to(Phase.PUBLISH)
 
-        With a transform in Spark, only its end shows which of its files count.
-        """
-        adds = self._declared.unknown_fields is UnknownFields.ADD
-        return not (job.replaced or adds or self._declared.needs_spark)
+    def _publish_through_table(self) -> None:
+        losses = 0
+        while True:
+            try:
+                with ExitStack() as staging:
+                    stage = until_answered(partial(open_tables, self._context.engine, self._job, staging))
+                    self._stage_and_publish(stage)
+                    return
+            except StageLost:
+                losses += 1
+                if losses == _LOST_MAX:
+                    raise DatabaseLost(
+                        f"staging batch {self._job.batch}", f"the server lost staged rows {losses} times"
+                    ) from None
 
-    def _stage(self, job: Job, stage: Stage, bundles: Sequence[Bundle], claim: Claim) -> _Staged:
-        notes = self._let_sessions_stage(job, stage, bundles, claim)
-        pieces = until_answered(partial(self._pieces, stage))
-        notes += [note for piece in pieces for note in piece.notes]
-        half = {new: _why_half(each.name, notes) for new, each in half_read(job, pieces, notes).items()}
-        broken = {new: [note] for new, note in without_records(job, self._context.ledger, pieces).items()} | half
-        dead = self._detach_dead_letters(claim)
-        is_complete = not dead and is_whole(pieces, deliveries=len(bundles)) and not _has_holes(pieces, bundles)
-        noted = {note.name for note in notes} | {job.replaced[each].name for each in broken}
-        behind = overtaking(self._declared, bundles, pieces, noted=noted) if is_complete else None
-        return _Staged(pieces=pieces, notes=notes, is_complete=is_complete, broken=broken, dead=dead, behind=behind)
+    def _stage_and_publish(self, stage: Stage) -> None:
+        engine, job = self._context.engine, self._job
+        copied = until_answered(partial(copy_to, engine, job, stage, self._pieces))
+        self._judge(copied)
+        pieces = with_made_rows(engine, job, stage, copied)
+        self._log_staged(pieces)
+        self._audit_and_publish_or_keep(stage, pieces)
 
-    def _let_sessions_stage(self, job: Job, stage: Stage, bundles: Sequence[Bundle], claim: Claim) -> list[Note]:
-        """Let all sessions stage the batch, also deliveries that come back."""
-        if self._declared.needs_spark:
-            # Spark SQL may read its input again, so this one session keeps all deliveries.
-            deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(bundles)]
-            return self._sessions.tasks.transform(job, deliveries)
-        offers = offers_of(bundles, stage=stage.name)
-        # After a crash, an old connection may fail only here. Offering again replaces what was offered.
-        until_answered(partial(self._context.board.offer_batch, claim, offers, batch=self._context.batch))
-        if self._declared.is_made_by_postgres:
-            job = replace(job, stage=stage.of_records(job.columns))
-        return self._sessions.work(job)
-
-    def _with_made_rows(self, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> Sequence[StagedPiece]:
-        """The pieces, with the rows that Postgres makes of their records."""
-        if not self._declared.is_made_by_postgres:
-            return pieces
-        return until_answered(partial(make_rows, self._context.engine, job, stage, pieces))
-
-    def _pieces(self, stage: Stage) -> tuple[StagedPiece, ...]:
-        with translated(pipeline=self._declared.name, doing="looking at staged pieces"):
-            return staged_pieces(self._context.engine, stage)
-
-    def _detach_dead_letters(self, claim: Claim) -> set[tuple[ProducerId, int]]:
-        """Take dead letters out of the batch, and return the starts of their chunks; some batches fail instead."""
-        board = self._context.board
-        dead = until_answered(partial(board.dead_of, claim))
-        if dead and self._declared.is_published_whole:
-            raise BatchIncomplete(self._declared.name, self._context.batch, dead[0].tries, dead[0].reason)
-        until_answered(partial(board.detach_dead_letters, claim))
-        letters = (decode_work(self._declared, each.work, claim)[0] for each in dead)
-        return {_place(chunk) for letter in letters for chunk in letter.chunks}
-
-    def _publish_or_keep(
-        self,
-        job: Job,
-        stage: Stage,
-        pieces: Sequence[StagedPiece],
-        claim: Claim,
-        *,
-        bundles: Sequence[Bundle],
-        notes: Sequence[Note],
-        early: EarlyCopy | None,
-    ) -> None:
-        engine, ledger, settings = self._context.engine, self._context.ledger, self._context.settings
-        stopwatch = self._context.stopwatch
+    def _audit_and_publish_or_keep(self, stage: Stage, pieces: Sequence[Piece]) -> None:
+        context, job = self._context, self._job
+        engine, ledger, settings, stopwatch = context.engine, context.ledger, context.settings, context.stopwatch
         if settings.publishes:
             if self._declared.suite is not None:
                 with stopwatch.during(Phase.AUDIT):
-                    audit = audit_stage(engine, ledger, job, stage, pieces, docs=settings.docs)
-                    check(audit, job, stage)
+                    check(audit_stage(engine, job, stage, pieces, docs=settings.docs), job, stage)
             with stopwatch.during(Phase.PUBLISH):
                 try:
-                    publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
+                    self.has_committed = publish(engine, ledger, job, stage, pieces, claim=self._claim)
                 except ColumnsDiffer as error:
                     # The next call reads their types.
                     raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
         elif any(piece.advances for piece in pieces):
-            sealed = tuple(sealed_ends(self._declared.source, bundles, pieces))
-            keep_batch(engine, job, stage, claim, deliveries=len(bundles), notes=notes, sealed=sealed)
+            sealed = tuple(sealed_ends(self._declared.source, self._read.bundles, pieces))
+            notes = [*self._left_out, *self._notes]
+            keep_batch(engine, job, stage, self._claim, pieces=pieces, notes=notes, sealed=sealed)
             self.kept = sum(piece.rows for piece in pieces)
 
+    def _judge(self, pieces: Sequence[Piece]) -> None:
+        """Refuse to publish what must be left out."""
+        self._notes = [note for piece in pieces for note in piece.notes]
+        if culprits := self._read.take_culprits():
+            self._set_aside(culprits)
+            chunks = {culprit.chunk for culprit in culprits}
+            raise _LeavesOut(chunks.__contains__, ())
+        half = {
+            new: _why_half(each.name, self._notes) for new, each in half_read(self._job, pieces, self._notes).items()
+        }
+        without = without_records(self._job, self._context.ledger, pieces)
+        broken = {new: [note] for new, note in without.items()} | half
+        if broken:
+            raise _LeavesOut(lambda chunk: chunk.producer_id in broken, [n for notes in broken.values() for n in notes])
+        noted = {note.name for note in self._notes}
+        behind = overtaking(self._declared, self._read.bundles, pieces, noted=noted)
+        if behind:
+            raise _LeavesOut(behind.chunks.__contains__, list(behind.notes(self._declared)))
 
-def _log_staged(job: Job, pieces: Sequence[StagedPiece], *, seconds: float) -> None:
-    event(
-        "batch_staged",
-        pipeline=job.declared.name,
-        batch=job.batch,
-        rows=sum(piece.rows for piece in pieces),
-        pieces=len(pieces),
-        quarantined=sum(len(piece.quarantined) for piece in pieces),
-        seconds=round(seconds, 3),
-    )
+    def _set_aside(self, culprits: Sequence[Culprit]) -> None:
+        """Make dead letters of them; some batches fail instead."""
+        if self._declared.is_published_whole:
+            reasons = culprits[0].reasons
+            raise BatchIncomplete(self._declared.name, self._context.batch, len(reasons), reasons[-1])
+        self._context.set_aside(self._claim, culprits)
+
+    def _log_staged(self, pieces: Sequence[Piece]) -> None:
+        event(
+            "batch_staged",
+            pipeline=self._declared.name,
+            batch=self._job.batch,
+            rows=sum(piece.rows for piece in pieces),
+            pieces=len(pieces),
+            quarantined=sum(len(piece.quarantined) for piece in pieces),
+            seconds=round(time.monotonic() - self._started, 3),
+        )
 
 
 def _why_half(name: str, notes: Sequence[Note]) -> list[Note]:
     of_file = [note for note in notes if note.name == name]
     return [each.of_no_replacement() for each in of_file or [Note(name=name, reason="it was not read completely")]]
-
-
-def _has_holes(pieces: Sequence[StagedPiece], bundles: Sequence[Bundle]) -> bool:
-    """Whether a chunk has staged pieces after a piece that is missing."""
-    staged: dict[tuple[int, ProducerId], SpanSet] = {}
-    for piece in pieces:
-        for advance in piece.advances:
-            key = piece.delivery, advance.producer_id
-            staged[key] = staged.get(key, SpanSet()) | advance.spans
-    for number, chunks in enumerate(bundles):
-        for chunk in chunks:
-            whole = SpanSet([chunk.span])
-            read = staged.get((number, chunk.producer_id), SpanSet()) & whole
-            if read and read != SpanSet([Span(chunk.first, read.end)]):
-                return True
-    return False
 
 
 def _replaced(work: ClaimedWork) -> dict[ProducerId, Replacement]:
@@ -312,7 +314,3 @@ def _replaced(work: ClaimedWork) -> dict[ProducerId, Replacement]:
         for file in work.files
         if file.replaces is not None
     }
-
-
-def _place(chunk: Chunk) -> tuple[ProducerId, int]:
-    return chunk.producer_id, chunk.first

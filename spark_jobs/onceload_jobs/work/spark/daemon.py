@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.daemon import manager
 
-import onceload_jobs.work.spark.tasks  # noqa: F401 - for the workers.
+import onceload_jobs.work.spark.spark  # noqa: F401 - for the workers.
 
 if __name__ == "__main__":
     # pyarrow imports further modules when it first converts a list, and when it first converts an array of numpy.

@@ -90,16 +90,12 @@ def _column(field: pa.Field, declared: Column | None) -> Column:
 def as_declared(rows: pa.Table, job: Job) -> pa.Table:
     """Parse the texts of a transform like those of files: nothing is cut or rounded."""
     pipeline = job.declared.name
-    for name in (PRODUCER_ID, SEQUENCE) if job.records_have_own_ids else ():
-        if rows.column(name).null_count:
-            reason = "null, so the record that the row was made from is unknown; select the column unchanged"
-            raise TransformRefused(pipeline, f"column {name}: {reason}")
     if job.has_lineage and _has_half_a_lineage(rows):
         raise lineage_refused(job, HALF_A_NAME)
     for column in job.written:
         at = rows.schema.get_field_index(column.name)
         if column.not_null and rows.column(at).null_count:
-            reason = "null, but declared not null or used by target.key, message_id or producer"
+            reason = "null, but declared not null or used by target.key"
             raise TransformRefused(pipeline, f"column {column.name}: {reason}")
         if _is_text(rows.schema.field(at).type):
             try:

@@ -1,0 +1,17 @@
+-- name: create_used
+CREATE {kind} TABLE {table} (producer_id bigint, first bigint, "end" bigint, rows bigint) {until};
+
+-- name: create_messages
+CREATE {kind} TABLE {table} (_message bytea) {until};
+
+-- name: offer
+-- The advance of each producer. In producer order, so that an advance of many reads them page by page.
+CREATE TEMPORARY TABLE onceload_offered ON COMMIT DROP AS
+SELECT producer_id, range_agg(int8range(first, "end")) AS spans, CAST(sum(rows) AS bigint) AS rows
+  FROM {table} GROUP BY producer_id ORDER BY producer_id;
+ANALYZE onceload_offered;
+
+-- name: recount
+UPDATE onceload_offered AS offered SET rows = coalesce(counted.rows, 0)
+  FROM onceload_offered AS own LEFT JOIN ({counts}) AS counted USING (producer_id)
+ WHERE own.producer_id = offered.producer_id;

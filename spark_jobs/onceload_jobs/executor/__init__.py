@@ -1,0 +1,1 @@
+"""Run a function over items, in processes that may die: of this machine, or of Spark."""

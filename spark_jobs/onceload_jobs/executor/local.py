@@ -1,0 +1,220 @@
+"""Processes of this machine, forked from one that has imported what they need while the load still plans."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from types import ModuleType
+from typing import Any
+
+from onceload_core.events import show_events
+from onceload_jobs.executor.executor import Died, Outcome, called
+from onceload_jobs.executor.without_pandas import keep_pandas_out
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+#: A process has its next item already when it is done with one, so that it never waits for the load.
+_GIVEN_MAX = 2
+_End = None
+
+
+def cores() -> int:
+    """How many processes run at once; containers may have fewer cores than their machine."""
+    return len(os.sched_getaffinity(0))
+
+
+def import_early(*modules: str) -> None:
+    """Start the process to fork from, and do not wait for it."""
+    # pyarrow imports the last one with its first array of numpy.
+    _PROCESSES.set_forkserver_preload([*modules, "numpy.ma"])
+    forkserver.ensure_running()
+
+
+class LocalExecutor:
+    """As many processes as there are cores. One that dies is replaced by another."""
+
+    def __init__(self, slots: int | None = None) -> None:
+        self.slots = slots or cores()
+        self._idle: list[_Process] = []
+
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        feeding = _Feeding(self._idle, function, deque(enumerate(items)), slots=self.slots)
+        try:
+            yield from feeding.outcomes()
+        finally:
+            feeding.stop()
+
+    def close(self) -> None:
+        for process in self._idle:
+            process.kill()
+        self._idle.clear()
+
+
+class _Feeding:
+    """Gives items to processes, in a thread of its own: they go on while the load writes what they have read."""
+
+    def __init__(
+        self, idle: "list[_Process]", function: Callable[[Any], Any], items: deque[tuple[int, Any]], *, slots: int
+    ) -> None:
+        self._idle, self._function, self._items = idle, function, items
+        self._slots = min(slots, len(items))
+        self._working: list[_Process] = []
+        self._came: SimpleQueue[tuple[int, Outcome] | Exception | None] = SimpleQueue()
+        self._wakes, self._wake = _PROCESSES.Pipe(duplex=False)
+        self._thread = threading.Thread(target=self._feed, name="onceload feeds processes", daemon=True)
+        self._thread.start()
+
+    def outcomes(self) -> Iterator[tuple[int, Outcome]]:
+        while (came := self._came.get()) is not _End:
+            if isinstance(came, Exception):
+                raise came
+            yield came
+
+    def stop(self) -> None:
+        """Kill the processes that still work."""
+        with suppress(OSError):
+            self._wake.send(None)
+        self._thread.join()
+        for process in self._working:
+            process.kill()
+        self._wakes.close()
+        self._wake.close()
+
+    def _feed(self) -> None:
+        try:
+            while self._give():
+                ready = wait([self._wakes, *(each.link for each in self._working)])
+                if self._wakes in ready:
+                    return
+                for process in [each for each in self._working if each.link in ready]:
+                    self._take(process)
+        except Exception as error:  # noqa: BLE001 - raised where the outcomes are taken.
+            self._came.put(error)
+        self._came.put(_End)
+
+    def _give(self) -> bool:
+        """Give items to all processes; whether any still works."""
+        while self._items and len(self._working) < self._slots:
+            self._working.append(self._idle.pop() if self._idle else _Process.started())
+            self._working[-1].begin(self._function)
+        # One each, before any gets its second.
+        for depth in range(1, _GIVEN_MAX + 1):
+            for process in self._working:
+                if self._items and len(process.given) < depth:
+                    process.give(*self._items.popleft())
+        return bool(self._working)
+
+    def _take(self, process: "_Process") -> None:
+        outcome = process.outcome()
+        number, _ = process.given.popleft()
+        self._came.put((number, outcome))
+        if isinstance(outcome, Died):
+            # It has not begun with these.
+            self._items.extendleft(reversed(process.given))
+            self._working.remove(process)
+        elif not process.given and not self._items:
+            self._working.remove(process)
+            self._idle.append(process)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Process:
+    process: BaseProcess
+    #: Brings outcomes, or the end of the file if it dies.
+    link: Connection
+    #: The items that it has no outcome of; it works on the first.
+    given: deque[tuple[int, Any]] = field(default_factory=deque)
+
+    @classmethod
+    def started(cls) -> "_Process":
+        link, its = _PROCESSES.Pipe()
+        process = _PROCESSES.Process(target=_work, args=(its,), name="onceload", daemon=True)
+        with _without_main(), _allowed_children():
+            process.start()
+        its.close()
+        return cls(process=process, link=link)
+
+    def begin(self, function: Callable[[Any], Any]) -> None:
+        with suppress(OSError):
+            self.link.send(function)
+
+    def give(self, number: int, item: object) -> None:
+        self.given.append((number, item))
+        # A dead one is seen when its outcome is read.
+        with suppress(OSError):
+            self.link.send((item,))
+
+    def outcome(self) -> Outcome:
+        try:
+            outcome: Outcome = self.link.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            self.link.close()
+            return Died(f"its process ended with {_end_of(self.process.exitcode)}")
+        return outcome
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.link.close()
+
+
+def _end_of(code: int | None) -> str:
+    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep the new process from running the program that called us again, as an import that it does not need."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _allowed_children() -> Iterator[None]:
+    """Let a daemonic process have children too, such as a worker of Celery: ours end with it by themselves."""
+    caller = multiprocessing.current_process()
+    is_daemonic = caller.daemon
+    if is_daemonic:
+        caller.daemon = False
+    try:
+        yield
+    finally:
+        if is_daemonic:
+            caller.daemon = True
+
+
+def _work(link: Connection) -> None:
+    """Call functions until the load closes the link."""
+    # Ctrl-C in a terminal reaches all processes; the load ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_load, daemon=True).start()
+    keep_pandas_out()
+    show_events(os.environ)
+    with suppress(EOFError, OSError):
+        function: Callable[[Any], Any] = link.recv()
+        while True:
+            match link.recv():
+                case (item,):
+                    link.send(called(function, item))
+                case other:
+                    function = other
+
+
+def _end_with_the_load() -> None:
+    """End this process if the load is killed: it may wait for the database, and hold locks."""
+    if (load := multiprocessing.parent_process()) is not None:
+        load.join()
+        os._exit(1)

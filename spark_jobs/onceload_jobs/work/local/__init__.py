@@ -1,1 +1,0 @@
-"""Sessions in processes of this machine."""
