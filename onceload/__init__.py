@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from onceload_core.postgres.rewind import Rewind
     from onceload_jobs.files.notes import Note
     from onceload_jobs.load.engine import Engine
-    from onceload_jobs.load.given.load_rows import NoGoodRow, OfferRefused
+    from onceload_jobs.load.given.refusals import NoGoodRow, OfferRefused
     from onceload_jobs.load.report import Report
     from onceload_jobs.load.staged.kept_batch import NotAudited, NothingKept
     from onceload_jobs.plan.plan import Plan
@@ -79,7 +79,7 @@ _NAMES_IN = {
     "onceload_jobs.load.engine": "Engine",
     "onceload_jobs.load.staged.kept_batch": "NotAudited NothingKept",
     "onceload_jobs.load.report": "Report",
-    "onceload_jobs.load.given.load_rows": "NoGoodRow OfferRefused",
+    "onceload_jobs.load.given.refusals": "NoGoodRow OfferRefused",
     "onceload_jobs.plan.plan": "Plan",
     "onceload_jobs.plan.to_read": "FileToRead",
     "onceload_jobs.quality.audit": "AuditFailed",

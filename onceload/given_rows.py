@@ -12,8 +12,8 @@ import pyarrow as pa
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.formats.records import Indices
 from onceload_jobs.formats.typed_files import find_extension
-from onceload_jobs.load.given.load_rows import OfferRefused
 from onceload_jobs.load.given.offered_rows import OfferedRows
+from onceload_jobs.load.given.refusals import OfferRefused
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
 
 _Piece: TypeAlias = pa.Table | list[Mapping[str, object]]
@@ -26,7 +26,7 @@ _SHOWN = 5
 def offers_of(
     rows: object, declared: Declared, *, producer: str, first_id: int | None, id_column: str | None
 ) -> Iterator[OfferedRows]:
-    """All rows in one offer, or with publish: direct in offers of about chunk_bytes."""
+    """The rows in offers of about chunk_bytes."""
     given = _Given(declared=declared, producer=producer, first_id=first_id, id_column=id_column)
     ids = _Ids(given)
     for piece in given.pieces(rows):
@@ -48,7 +48,7 @@ class _Given:
         return OfferRefused(self.declared.name, self.producer, found, expected, before)
 
     def pieces(self, rows: object) -> Iterator[_Piece]:
-        """The rows to commit together."""
+        """The rows, as many at a time as are read together."""
         try:
             reader = _find_reader(rows)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -77,7 +77,7 @@ class _Given:
         for batch in reader:
             held.append(batch)
             held_bytes += batch.nbytes
-            if self.declared.is_direct and held_bytes >= self.declared.source.chunk_bytes:
+            if held_bytes >= self.declared.source.chunk_bytes:
                 yield pa.Table.from_batches(held)
                 held, held_bytes = [], 0
         if any(batch.num_rows for batch in held):
@@ -90,8 +90,7 @@ class _Given:
             found = "the rows are mappings, and the pipeline adds columns for undeclared fields"
             raise self.refusal(found, "an Arrow table or a frame, whose columns have types, or another unknown_fields")
         checked = map(self._check_mapping, rows)
-        size = _MAPPINGS if self.declared.is_direct else None
-        while piece := list(islice(checked, size)):
+        while piece := list(islice(checked, _MAPPINGS)):
             yield piece
 
     def _check_mapping(self, row: object) -> Mapping[str, object]:

@@ -121,6 +121,8 @@ OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
 OF_REFUSALS = "tests/integration/test_refusals.py"
 ROWS_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/given/load_rows.py"
+PIECES_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/given/given_pieces.py"
+OF_PIECES_OF_PROGRAMS = "tests/python/test_rows_in_pieces.py"
 OF_GIVEN_ROWS = "tests/python/test_load_rows.py"
 OF_KILLED_ROWS = "tests/python/test_killed_rows.py"
 OF_COPIES = "tests/loads/test_copy.py"
@@ -3361,10 +3363,31 @@ HANDBOOK_BUGS = (
 
 GIVEN_ROWS_BUGS = (
     Bug(
-        name="rows of a program are written again where only a part of a call is loaded",
+        name="rows of a program that another call has loaded meanwhile are written again",
+        file=PIECES_OF_PROGRAMS,
+        correct="        if new != waiting.new:\n",
+        wrong="        if False:\n",
+        tests=(f"{OF_PIECES_OF_PROGRAMS}::test_rows_that_another_call_loads_meanwhile_are_left_out_of_each_piece",),
+    ),
+    Bug(
+        name="a row of a program that a constraint refuses at the commit fails the call",
         file=ROWS_OF_PROGRAMS,
-        correct="        left = offer.among(new)\n",
-        wrong="        left = offer\n",
+        correct="        self._checks_each_piece = True\n",
+        wrong="        raise cause\n",
+        tests=(f"{OF_PIECES_OF_PROGRAMS}::test_a_row_that_a_constraint_refuses_at_the_commit_goes_to_quarantine",),
+    ),
+    Bug(
+        name="all rows of a program are held until they are committed",
+        file=PIECES_OF_PROGRAMS,
+        correct="into.write((pickle.dumps(rows),), rows=len(rows.ids))",
+        wrong="into.write((pickle.dumps(rows),), rows=len(rows.ids)); vars(self)[len(self._waiting)] = offer",
+        tests=(f"{OF_PIECES_OF_PROGRAMS}::test_a_call_holds_as_many_mappings_as_a_piece_has",),
+    ),
+    Bug(
+        name="rows of a program are written again where only a part of a call is loaded",
+        file=PIECES_OF_PROGRAMS,
+        correct="            kept = self._written(offer.among(new))\n",
+        wrong="            kept = self._written(offer)\n",
         tests=(f"{OF_GIVEN_ROWS}::test_an_overlap_loads_the_new_ids_only",),
     ),
     Bug(
@@ -3392,8 +3415,8 @@ GIVEN_ROWS_BUGS = (
     Bug(
         name="a bad row of a program is quarantined under its place in the call",
         file="spark_jobs/onceload_jobs/load/given/offered_rows.py",
-        correct="replace(each, sequence_id=int(self.ids[each.sequence_id]))",
-        wrong="replace(each, sequence_id=int(self.ids[0]))",
+        correct="replace(each, sequence_id=int(ids[each.sequence_id]))",
+        wrong="replace(each, sequence_id=int(ids[0]))",
         tests=(OF_GIVEN_ROWS,),
     ),
 )
@@ -3552,9 +3575,9 @@ IGNORED_FIELD_BUGS = (
     ),
     Bug(
         name="the fields of rows that a program gives are forgotten",
-        file=ROWS_OF_PROGRAMS,
-        correct="        tries.ignored = rest.records.ignored\n",
-        wrong="",
+        file=PIECES_OF_PROGRAMS,
+        correct="(records.rows, added), records.ignored\n",
+        wrong="(records.rows, added), Ignored()\n",
         tests=(f"{OF_GIVEN_ROWS}::test_undeclared_columns_are_counted_and_named",),
     ),
     Bug(
@@ -4352,8 +4375,8 @@ BUGS = (
     Bug(
         name="ids that a rewind rolled back are forgotten, so that a program goes on behind them",
         file="spark_jobs/onceload_jobs/load/given/load_rows.py",
-        correct="    owed = SpanSet() if job.owed is None else job.owed.spans\n    if job.owed is not None and",
-        wrong="    owed = SpanSet()\n    if job.owed is not None and not owed and",
+        correct="    owed = SpanSet() if call.owed is None else call.owed.spans\n    if call.owed is not None and",
+        wrong="    owed = SpanSet()\n    if call.owed is not None and not owed and",
         tests=(
             f"{OF_REWOUND_ROWS}::test_ids_behind_rewound_ones_are_refused_with_the_ids_that_are_owed[staged]",
             "tests/loads/test_rewound_sequences.py::test_a_program_is_refused_exactly_if_it_leaves_out_rewound_rows",
@@ -4362,8 +4385,8 @@ BUGS = (
     Bug(
         name="only the ids of a program that count up are asked for again after a rewind",
         file="spark_jobs/onceload_jobs/load/given/load_rows.py",
-        correct="    if job.owed is not None and (left_out",
-        wrong="    if job.is_without_gaps and job.owed is not None and (left_out",
+        correct="    if call.owed is not None and (left_out",
+        wrong="    if call.is_without_gaps and call.owed is not None and (left_out",
         tests=(f"{OF_REWOUND_ROWS}::test_ids_of_a_column_are_asked_for_again_too[staged]",),
     ),
     Bug(

@@ -56,6 +56,11 @@ class Block:
     bucket: int = 0
     content: bytes | None = None
 
+    @classmethod
+    def in_memory(cls, rows: pa.Table, added: tuple[Column, ...]) -> "Block":
+        """Rows that are encoded while they are copied."""
+        return cls(rows=rows.num_rows, first_byte=0, size=0, checksum=0, added=added)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
@@ -166,6 +171,8 @@ def _joined(advances: list[Advance]) -> Advance:
     if len(advances) == 1:
         return advances[0]
     spans = SpanSet(span for advance in advances for span in advance.spans)
-    digest = b"".join(advance.digest or b"" for advance in advances)
+    # Rows that no file holds have none.
+    digests = [advance.digest for advance in advances if advance.digest is not None]
+    digest = b"".join(digests) if digests else None
     rows, records = sum(advance.rows for advance in advances), sum(advance.records for advance in advances)
     return replace(advances[-1], spans=spans, rows=rows, records=records, digest=digest)

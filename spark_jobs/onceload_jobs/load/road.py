@@ -4,9 +4,7 @@ from enum import StrEnum
 
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.stage import Stage
-from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import Declared, Write
-from onceload_jobs.write.binary_copy import needs_cast
 from onceload_jobs.write.writer import Writer
 
 
@@ -19,7 +17,7 @@ class Road(StrEnum):
     TABLE = "batch through a table"
 
 
-def road_of(declared: Declared, written: tuple[Column, ...], *, is_kept: bool) -> Road:
+def road_of(declared: Declared, *, is_kept: bool) -> Road:
     """The road of a batch; nothing else decides about it."""
     if declared.is_direct:
         return Road.DIRECT
@@ -29,7 +27,6 @@ def road_of(declared: Declared, written: tuple[Column, ...], *, is_kept: bool) -
         # Which of many producers the rows name, only SQL counts.
         or (declared.producer is not None and declared.transform is not None)
         or declared.target.write is Write.MERGE
-        or needs_cast(written)
     )
     return Road.TABLE if is_kept or needs_sql else Road.BATCH
 

@@ -14,12 +14,12 @@ from onceload_jobs.batch.used_ids import IdTables
 from onceload_jobs.publish.commits import commit_of, publish_commit
 from onceload_jobs.publish.copy_pieces import Copying
 from onceload_jobs.publish.made_rows import MadeRows
-from onceload_jobs.publish.refusals import raise_refused, refusing_rows
+from onceload_jobs.publish.refusals import refusing_rows
 from onceload_jobs.publish.replaced_rows import replace_rows
 from onceload_jobs.publish.totals import BatchTotals, took_effect
 from onceload_jobs.read.limits import check_quarantine
 from onceload_jobs.write.until_certain import until_certain
-from onceload_jobs.write.writer import ColumnsDiffer, Writer
+from onceload_jobs.write.writer import Writer
 
 
 def copy_and_commit(
@@ -36,13 +36,7 @@ def copy_and_commit(
     `judge` is called before the commit. What it raises rolls everything back.
     """
     road = BatchRoad(engine, ledger, job, pieces, claim=claim, judge=judge)
-    until_certain(
-        road.find_rest,
-        road.write,
-        on_unsure=road.note_unsure,
-        on_columns=road.refuse_columns,
-        on_refused=raise_refused,
-    )
+    until_certain(road.find_rest, road.write, on_unsure=road.note_unsure)
     return road.has_committed
 
 
@@ -58,9 +52,12 @@ class BatchRoad:
         *,
         claim: Claim | None = None,
         judge: Callable[[Sequence[Piece]], None] | None = None,
+        checks_each_piece: bool = False,
+        is_logged_as: str = "batch_published",
     ) -> None:
         self._engine, self._ledger, self._job, self._pieces = engine, ledger, job, pieces
         self._claim, self._judge = claim, judge
+        self._checks_each_piece, self._is_logged_as = checks_each_piece, is_logged_as
         self._ids = IdTables.temporary(job.declared)
         #: What may have taken effect.
         self._unsure: BatchTotals | None = None
@@ -80,9 +77,6 @@ class BatchRoad:
     def note_unsure(self) -> None:
         self._unsure = self._totals
 
-    def refuse_columns(self, differing: ColumnsDiffer) -> None:
-        raise differing
-
     def write(self, pieces: Pieces) -> None:
         job = self._job
         with translated(pipeline=job.declared.name, doing="writing rows"), self._engine.connect() as connection:
@@ -97,7 +91,7 @@ class BatchRoad:
             commit = commit_of(job, totals, self._ids, claim=self._claim, write_rows=lambda _: written)
             try:
                 with refusing_rows(job):
-                    publish_commit(self._ledger, commit, begun=connection)
+                    publish_commit(self._ledger, commit, begun=connection, is_logged_as=self._is_logged_as)
                 self.has_committed = True
             except AlreadyConsumed as error:
                 self._overtaken = error
@@ -108,7 +102,9 @@ class BatchRoad:
         job = self._job
         writer = Writer.into_target(job.declared.target, job.written)
         self._ids.create(connection)
-        copying = Copying(job=job, pieces=pieces, writer=writer, ids=self._ids)
+        copying = Copying(
+            job=job, pieces=pieces, writer=writer, ids=self._ids, checks_each_piece=self._checks_each_piece
+        )
 
         def copy() -> int:
             counting = writer.counting(connection)

@@ -69,13 +69,17 @@ def _load_of(job: Job, totals: BatchTotals, ids: IdTables, *, claim: Claim | Non
 
 
 def publish_commit(
-    ledger: PostgresLedger, commit: BulkCommit | BulkSettlement, *, begun: Connection | None = None
+    ledger: PostgresLedger,
+    commit: BulkCommit | BulkSettlement,
+    *,
+    begun: Connection | None = None,
+    is_logged_as: str = "batch_published",
 ) -> Position:
     if isinstance(commit, Settlement):
         return ledger.settle(commit, begun=begun)
     position = ledger.commit(commit, begun=begun)
     event(
-        "batch_published",
+        is_logged_as,
         pipeline=commit.session.pipeline,
         batch=commit.batch,
         position=position,

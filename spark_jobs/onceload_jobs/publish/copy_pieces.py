@@ -17,8 +17,7 @@ from onceload_jobs.batch.stage import Stage, StageLost, check_there, still_there
 from onceload_jobs.batch.stage_folder import RowsLost
 from onceload_jobs.batch.used_ids import IdTables
 from onceload_jobs.read.limits import bad_allowed
-from onceload_jobs.write.binary_copy import copy_encoded
-from onceload_jobs.write.find_refused import is_of_rows, offer_rows, reason_of
+from onceload_jobs.write.find_refused import CHECK_NOW, is_of_rows, offer_rows, reason_of
 from onceload_jobs.write.kept_alive import KeptAlive
 from onceload_jobs.write.sql import run
 from onceload_jobs.write.writer import ColumnsDiffer, Writer
@@ -35,6 +34,8 @@ class Copying:
     pieces: Pieces
     writer: Writer
     ids: IdTables
+    #: Whether constraints that the commit would check last are checked with each piece.
+    checks_each_piece: bool = False
     copied: list[Piece] = field(default_factory=list)
 
     @property
@@ -55,10 +56,13 @@ class Copying:
 
     def copy_all(self, connection: Connection) -> None:
         alive, self.copied = KeptAlive(connection), []
+        if self.checks_each_piece:
+            run(connection, CHECK_NOW)
         with alive.while_it_waits():
             for piece in self.pieces.each():
                 with alive.used():
-                    self.copied.append(self._copied(connection, piece))
+                    # Rows that workers hand over in memory are not kept there.
+                    self.copied.append(self._copied(connection, piece).without_content)
 
     def _copied(self, connection: Connection, piece: Piece) -> Piece:
         """Copy one piece, and return it as it was copied."""
@@ -89,8 +93,7 @@ class Copying:
         for block in piece.blocks:
             writer = self.writer.adding(block.added)
             writer.add_columns(connection)
-            content = self.pieces.content(piece, block)
-            copied = copy_encoded(connection, content, table=writer.table, names=writer.names)
+            copied = writer.copy_encoded(connection, self.pieces.content(piece, block))
             if copied != block.rows:
                 raise RowsDiffer(self.job.declared.name, self.job.batch, written=copied, expected=block.rows)
         self.ids.copy(connection, piece, self.pieces.content)
@@ -103,7 +106,7 @@ class Copying:
         if not piece.settled:
             at_most = bad_allowed(self.job.declared, bad=bad, records=piece.records + bad)
         savepoint = connection.begin_nested()
-        run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+        run(connection, CHECK_NOW)
         for rows, added in self.pieces.rows(piece):
             found = offer_rows(connection, self.writer.adding(added), rows, at_most=at_most)
             files, places = places_of(rows)

@@ -21,8 +21,3 @@ def refusing_rows(job: Job) -> Iterator[None]:
         if not is_of_rows(error):
             raise
         raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
-
-
-def raise_refused(_: object, cause: Exception) -> None:
-    """No single row is to blame: the refusal ends the batch."""
-    raise cause

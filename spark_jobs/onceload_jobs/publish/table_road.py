@@ -18,7 +18,7 @@ from onceload_jobs.pipeline.declared import Target, Write
 from onceload_jobs.publish.commits import commit_of, publish_commit
 from onceload_jobs.publish.made_rows import MadeRows, made_in_table, records_named
 from onceload_jobs.publish.merge import merge_in, merge_late, refuse_twice
-from onceload_jobs.publish.refusals import raise_refused, refusing_rows
+from onceload_jobs.publish.refusals import refusing_rows
 from onceload_jobs.publish.replaced_rows import replace_rows
 from onceload_jobs.publish.source import SQL, WORK_MEMORY
 from onceload_jobs.publish.totals import BatchTotals, took_effect
@@ -27,7 +27,7 @@ from onceload_jobs.write.patience import until_answered
 from onceload_jobs.write.sql import filled, run, table_name
 from onceload_jobs.write.target import refuse_altered, undeclared_columns
 from onceload_jobs.write.until_certain import until_certain
-from onceload_jobs.write.writer import ColumnsDiffer, Writer
+from onceload_jobs.write.writer import Writer
 
 
 def publish(
@@ -42,13 +42,7 @@ def publish(
         return False
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     road = TableRoad(ledger, job, stage, totals, claim=claim)
-    until_certain(
-        road.find_rest,
-        road.write,
-        on_unsure=road.note_unsure,
-        on_columns=road.refuse_columns,
-        on_refused=raise_refused,
-    )
+    until_certain(road.find_rest, road.write, on_unsure=road.note_unsure)
     return road.has_committed
 
 
@@ -97,9 +91,6 @@ class TableRoad:
 
     def note_unsure(self) -> None:
         self._is_unsure = True
-
-    def refuse_columns(self, differing: ColumnsDiffer) -> None:
-        raise differing
 
     def write(self, totals: BatchTotals) -> None:
         """Publish in one commit."""

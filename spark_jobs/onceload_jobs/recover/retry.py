@@ -41,7 +41,6 @@ from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.batch_road import BatchRoad
 from onceload_jobs.publish.fill_stage import copy_to, open_tables, with_made_rows
 from onceload_jobs.publish.postgres_transform import with_made_columns
-from onceload_jobs.publish.refusals import raise_refused
 from onceload_jobs.publish.table_road import TableRoad, totals_of
 from onceload_jobs.recover.stored_fields import StoredFields
 from onceload_jobs.recover.stored_pieces import StoredPieces
@@ -218,7 +217,7 @@ class _Settling:
         self._folder, self._spark = folder, spark
         self._held = Selection(pipeline=job.declared.name, ids=tuple(record.quarantine_id for record in asked))
         staged = replace(job.declared, publish=Publish.STAGED)
-        self._road = road_of(staged, job.written, is_kept=job.declared.transform is not None)
+        self._road = road_of(staged, is_kept=job.declared.transform is not None)
         self._form = RowForm(writer=writer_of(job, self._road), as_arrow=spark is not None)
         #: The records that the server refused.
         self._refused: Mapping[QuarantineId, Refusal] = {}
@@ -230,7 +229,7 @@ class _Settling:
         self.ignored = Ignored()
 
     def settle(self) -> None:
-        until_certain(self._find_good, self._write, on_columns=self._note_columns, on_refused=raise_refused)
+        until_certain(self._find_good, self._write, on_columns=self._note_columns)
         # Another retry may have settled some since they were read.
         held = {record.quarantine_id for record in find_records(self._engine, self._held, raw_bytes_max=0)}
         self.still_bad = {each: refusal for each, refusal in self.still_bad.items() if each in held}

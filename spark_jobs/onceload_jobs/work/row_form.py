@@ -8,7 +8,6 @@ import pyarrow as pa
 from onceload_jobs.batch.stage_folder import BlockWriter
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.work.buckets import Buckets
-from onceload_jobs.write.binary_copy import encoded
 from onceload_jobs.write.writer import Writer
 
 
@@ -34,8 +33,7 @@ class RowForm:
     def _encoded(self, rows: pa.Table, added: tuple[Column, ...]) -> Iterable[bytes]:
         if self.as_arrow:
             return (as_stream(rows),)
-        writer = self.writer.adding(added)
-        return encoded(rows, writer.columns, names=writer.names)
+        return self.writer.adding(added).encoded(rows)
 
 
 def as_stream(rows: pa.Table) -> bytes:

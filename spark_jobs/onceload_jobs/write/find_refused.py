@@ -11,6 +11,8 @@ from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 #: Reasons to refuse a row: its values, a duplicate key, a constraint, a trigger, a server limit.
 ROW_REFUSED = ("21", "22", "23", "P0", "54")
+#: Check what the commit would check last.
+CHECK_NOW = "SET CONSTRAINTS ALL IMMEDIATE"
 #: The data of COPY is not in its format: we encoded it wrongly, or a file of it is cut.
 ENCODED_WRONGLY = "22P04"
 
@@ -41,7 +43,7 @@ def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int
     The search ends when there are more than `at_most`.
     """
     with engine.connect() as connection, connection.begin() as transaction:
-        run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+        run(connection, CHECK_NOW)
         refused = offer_rows(connection, writer, rows, at_most=at_most)
         transaction.rollback()
     return refused

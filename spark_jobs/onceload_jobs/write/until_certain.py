@@ -5,7 +5,14 @@ from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy, SettingRefused
+from onceload_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    PipelineBusy,
+    RowsRefused,
+    SettingRefused,
+)
 from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.writer import ColumnsDiffer
 
@@ -17,8 +24,8 @@ def until_certain(
     write: Callable[[Rest], None],
     *,
     on_unsure: Callable[[], None] | None = None,
-    on_columns: Callable[[ColumnsDiffer], None],
-    on_refused: Callable[[Rest, Exception], None],
+    on_columns: Callable[[ColumnsDiffer], None] | None = None,
+    on_refused: Callable[[Rest, Exception], None] | None = None,
 ) -> None:
     """Write what is left until everything took effect exactly once, by this process or another one.
 
@@ -28,8 +35,7 @@ def until_certain(
     - Its outcome is unknown, or another process was first. Whether it took effect is never guessed: before the next
       try, `find_rest` asks the ledger what is left. `on_unsure` reminds one that does not always ask.
     - The table got other columns meanwhile. Nothing was written; `on_columns` prepares a try with those.
-    - The server refused it. Nothing was written. `on_refused` leaves the refused rows out of the next try, or raises
-      the refusal again.
+    - The server refused rows. Nothing was written; `on_refused` prepares a try that finds out which.
 
     Any other error is raised, and so is the last one when patience is over: calling again is then as safe as a try.
     """
@@ -43,8 +49,12 @@ def until_certain(
             if on_unsure is not None:
                 on_unsure()
         except ColumnsDiffer as differing:
+            if on_columns is None:
+                raise
             on_columns(differing)
-        except (SettingRefused, DBAPIError) as error:
+        except (RowsRefused, SettingRefused, DBAPIError) as error:
+            if on_refused is None:
+                raise
             on_refused(rest, error)
         else:
             return

@@ -1,6 +1,6 @@
 """Write rows to a table, and find those that it refuses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ from onceload_core.errors import SettingRefused
 from onceload_core.postgres.connection import statements
 from onceload_jobs.pipeline.columns import ADDED_UP_TO, LINEAGE, Column
 from onceload_jobs.pipeline.declared import Target
-from onceload_jobs.write.binary_copy import copied_as, copy_in, needs_cast
+from onceload_jobs.write.binary_copy import copied_as, copy_encoded, encoded, needs_cast
 from onceload_jobs.write.sql import Sql, filled, listed, quoted, run, table_name
 from onceload_jobs.write.target import Closed, Written, columns_there, places_taken
 
@@ -107,18 +107,21 @@ class Writer:
         """Copy rows, and return how many of them remain."""
         if not rows.num_rows:
             return 0
-        rows = rows.select(self.names)
         if self.table != self.target:
-            return self._copy(connection, rows)
+            return self.copy_encoded(connection, self.encoded(rows))
         written = self.counting(connection)
-        return written.remaining(connection, self._copy(connection, rows))
+        return written.remaining(connection, self.copy_encoded(connection, self.encoded(rows)))
 
-    def _copy(self, connection: Connection, rows: pa.Table) -> int:
-        """Copy directly, or through a temporary table if the server has to cast."""
+    def encoded(self, rows: pa.Table) -> Iterator[bytes]:
+        """Rows as COPY takes them."""
+        return encoded(rows, self.columns, names=self.names)
+
+    def copy_encoded(self, connection: Connection, content: Iterator[bytes]) -> int:
+        """Copy encoded rows, through a temporary table if the server has to cast; how many the server wrote."""
         if not self.needs_cast:
-            return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
+            return copy_encoded(connection, content, table=self.table, names=self.names)
         connection.execute(filled(SQL["create_arriving"], columns=copy_columns(self.columns, lineage=self.lineage)))
-        copy_in(connection, rows, table="arriving_rows", names=self.names, columns=self.columns)
+        copy_encoded(connection, content, table="arriving_rows", names=self.names)
         return self.insert_from(connection, "arriving_rows")
 
     def insert_from(self, connection: Connection, source: Sql) -> int:

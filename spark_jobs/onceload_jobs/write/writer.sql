@@ -1,7 +1,7 @@
 -- name: create_arriving
--- An empty table for rows whose values the server must cast. A transaction uses it for one piece after the other.
-CREATE TEMPORARY TABLE IF NOT EXISTS arriving_rows ({columns}) ON COMMIT DROP;
-TRUNCATE arriving_rows;
+-- An empty table for rows whose values the server must cast. Those of an earlier piece may have had other columns.
+DROP TABLE IF EXISTS pg_temp.arriving_rows;
+CREATE TEMPORARY TABLE arriving_rows ({columns}) ON COMMIT DROP;
 
 -- name: insert
 -- The rows of another table, cast to the types of this one.

@@ -18,10 +18,8 @@ _TAIL_BYTES = 8
 _DIGITS_MAX = 76
 
 
-def read_table(
-    table: pa.Table, *, producer_id: ProducerId, columns: tuple[Column, ...], unknown_fields: UnknownFields
-) -> Records:
-    """Read the rows of a table; they are numbered from 0. Raises an ArrowException for types that Parquet lacks."""
+def as_parquet(table: pa.Table) -> bytes:
+    """A Parquet file with the rows of a table. Raises an ArrowException for types that Parquet lacks."""
     file = io.BytesIO()
     table = pa.table([_as_stored(_without_dictionary(column)) for column in table.columns], names=table.column_names)
     try:
@@ -29,17 +27,23 @@ def read_table(
     except OSError as error:
         # The file is in memory. It refuses a type that Parquet lacks.
         raise pa.ArrowInvalid(str(error)) from error
-    raw = file.getvalue()
+    return file.getvalue()
+
+
+def read_given(
+    raw: bytes, *, rows: int, producer_id: ProducerId, columns: tuple[Column, ...], unknown_fields: UnknownFields
+) -> Records:
+    """Read the rows of such a file; they are numbered from 0."""
     group = RowGroup(
         number=0,
         first=0,
-        end=table.num_rows,
+        end=rows,
         first_byte=0,
         end_byte=len(raw),
         footer=_footer(raw),
         file_size=len(raw),
     )
-    part = Part(producer_id=producer_id, first=0, end=table.num_rows, raw=raw, row_group=group)
+    part = Part(producer_id=producer_id, first=0, end=rows, raw=raw, row_group=group)
     return read_parquet(part, url="the given rows", columns=columns, unknown_fields=unknown_fields)
 
 

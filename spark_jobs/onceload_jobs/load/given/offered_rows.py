@@ -11,7 +11,7 @@ import pyarrow as pa
 from onceload_core.names import ProducerId
 from onceload_core.spans import SpanSet
 from onceload_jobs.formats.mappings import read_mappings
-from onceload_jobs.formats.parquet.tables import read_table
+from onceload_jobs.formats.parquet.tables import as_parquet, read_given
 from onceload_jobs.formats.records import Indices, Mask, Records
 from onceload_jobs.pipeline.columns import SEQUENCE, Column
 from onceload_jobs.pipeline.declared import UnknownFields
@@ -20,8 +20,26 @@ Mappings: TypeAlias = Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True, eq=False)
+class KeptRows:
+    """Rows that can be read again: a table as the Parquet file that holds it, or what was read of mappings."""
+
+    ids: Indices
+    content: bytes | Records
+
+    def read(self, producer_id: ProducerId, columns: tuple[Column, ...], unknown_fields: UnknownFields) -> Records:
+        """Read them as these columns; mappings were read when they were kept."""
+        if isinstance(self.content, Records):
+            return self.content
+        rows = len(self.ids)
+        found = read_given(
+            self.content, rows=rows, producer_id=producer_id, columns=columns, unknown_fields=unknown_fields
+        )
+        return _under(self.ids, found)
+
+
+@dataclass(frozen=True, eq=False)
 class OfferedRows:
-    """Rows to commit together. Their ids ascend strictly."""
+    """Some rows of a call. Their ids ascend strictly."""
 
     rows: pa.Table | Mappings
     ids: Indices
@@ -43,16 +61,25 @@ class OfferedRows:
             return OfferedRows(rows.filter(pa.array(mask)), self.ids[mask])
         return OfferedRows([rows[number] for number in np.flatnonzero(mask).tolist()], self.ids[mask])
 
-    def records(self, producer_id: ProducerId, columns: tuple[Column, ...], unknown_fields: UnknownFields) -> Records:
-        """Read them as the declared columns."""
+    def kept(self, producer_id: ProducerId, columns: tuple[Column, ...], unknown_fields: UnknownFields) -> KeptRows:
         if isinstance(self.rows, pa.Table):
-            records = read_table(self.rows, producer_id=producer_id, columns=columns, unknown_fields=unknown_fields)
-        else:
-            records = read_mappings(self.rows, producer_id=producer_id, columns=columns, unknown_fields=unknown_fields)
-        ids = pa.array(self.ids[records.rows.column(SEQUENCE).to_numpy()], pa.int64())
-        rows = records.rows.set_column(records.rows.schema.get_field_index(SEQUENCE), SEQUENCE, ids)
-        bad = tuple(replace(each, sequence_id=int(self.ids[each.sequence_id])) for each in records.bad)
-        return replace(records, rows=rows, bad=bad)
+            return KeptRows(self.ids, as_parquet(self.rows))
+        read = read_mappings(self.rows, producer_id=producer_id, columns=columns, unknown_fields=unknown_fields)
+        return KeptRows(self.ids, _under(self.ids, read))
+
+
+def among(records: Records, wanted: SpanSet) -> Records:
+    """The records whose ids are wanted."""
+    rows = records.rows.filter(pa.array(_is_inside(records.rows.column(SEQUENCE).to_numpy(), wanted)))
+    return replace(records, rows=rows, bad=tuple(each for each in records.bad if each.sequence_id in wanted))
+
+
+def _under(ids: Indices, records: Records) -> Records:
+    """Records that are numbered from 0, under their ids."""
+    sequence = pa.array(ids[records.rows.column(SEQUENCE).to_numpy()], pa.int64())
+    rows = records.rows.set_column(records.rows.schema.get_field_index(SEQUENCE), SEQUENCE, sequence)
+    bad = tuple(replace(each, sequence_id=int(ids[each.sequence_id])) for each in records.bad)
+    return replace(records, rows=rows, bad=bad)
 
 
 def _is_inside(ids: Indices, spans: SpanSet) -> Mask:

@@ -78,7 +78,7 @@ class StagedBatch:
         with ExitStack() as opened, self._context.stopwatch.during(Phase.STAGE):
             folder = opened.enter_context(open_folder(self._context.settings.stage))
             opened.enter_context(renewed(folder.renew, every_s=RENEWED_EVERY_S))
-            road = road_of(self._declared, job.written, is_kept=not self._context.settings.publishes)
+            road = road_of(self._declared, is_kept=not self._context.settings.publishes)
             executor = self._sessions.executor
             buckets = bucket_count(work.bundles, slots=executor.slots) if job.records_have_own_ids else 1
             forms = _forms(job, writer_of(job, road), buckets)

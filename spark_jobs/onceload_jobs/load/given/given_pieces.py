@@ -1,0 +1,173 @@
+"""The rows of one commit as pieces of a batch, so that they take the same roads as those of files.
+
+A program gives its rows once. They wait in the folder of the commit, so that a piece can be read again if its commit
+was refused or got no answer.
+"""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from onceload_core.ports import Advance, QuarantinedRecord
+from onceload_core.postgres.connection import first_line
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import judge
+from onceload_jobs.batch.piece import Block, BlockLost, Piece, Refused
+from onceload_jobs.batch.stage_folder import BlockWriter, RowsLost, StageFolder, content_of, written
+from onceload_jobs.files.notes import Ignored
+from onceload_jobs.formats.records import BadRecord, Records
+from onceload_jobs.load.given.call import Call
+from onceload_jobs.load.given.offered_rows import KeptRows, OfferedRows, among
+from onceload_jobs.pipeline.columns import Column
+from onceload_jobs.read.added_columns import read_adding
+from onceload_jobs.read.bad_rows import without_refused
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
+    """Some rows of a call, which wait to be committed."""
+
+    #: How many were offered, and their ids.
+    count: int
+    spans: SpanSet
+    #: Those that were not loaded before the call.
+    new: SpanSet
+    #: Where they are.
+    kept: Piece
+
+
+class GivenPieces:
+    """What is new of the rows, in pieces of bounded size."""
+
+    def __init__(self, call: Call, folder: StageFolder) -> None:
+        self._call, self._folder = call, folder
+        self._writer = Writer.into_target(call.job.declared.target, call.job.written)
+        self._waiting: list[_Waiting] = []
+        #: The ids to load.
+        self.new = SpanSet()
+        self._refused: Refused = {}
+        self._differing: ColumnsDiffer | None = None
+        #: The rows of the piece that was read last.
+        self._rows: tuple[pa.Table, tuple[Column, ...]]
+        self._ignored: dict[int, Ignored] = {}
+
+    def put(self, offer: OfferedRows) -> None:
+        """Let the rows wait that are not loaded yet."""
+        new = judge(offer.spans, consumed=self._call.consumed).new
+        kept = Piece(number=len(self._waiting))
+        if new:
+            kept = self._written(offer.among(new))
+        self._waiting.append(_Waiting(count=len(offer.ids), spans=offer.spans, new=new, kept=kept))
+
+    @property
+    def count(self) -> int:
+        """How many rows were offered."""
+        return sum(each.count for each in self._waiting)
+
+    @property
+    def offered(self) -> SpanSet:
+        return SpanSet(span for each in self._waiting for span in each.spans)
+
+    @property
+    def ignored(self) -> Ignored:
+        """The fields without a column in what was read."""
+        return sum(self._ignored.values(), Ignored())
+
+    def each(self) -> Iterator[Piece]:
+        return map(self._read, range(len(self._waiting)))
+
+    def content(self, piece: Piece, block: Block) -> Iterator[bytes]:
+        """The rows are encoded while they are copied, and only the piece that was read last is."""
+        del piece
+        return self._writer.adding(block.added).encoded(self._rows[0])
+
+    def again(self, piece: Piece) -> Piece:
+        return self._read(piece.number)
+
+    def of_types(self, piece: Piece, differing: ColumnsDiffer) -> Piece:
+        self._differing = differing
+        return self._read(piece.number)
+
+    def without(self, piece: Piece, refused: Refused) -> Piece:
+        self._refused = {**self._refused, **refused}
+        return self._read(piece.number)
+
+    def rows(self, piece: Piece) -> Iterator[tuple[pa.Table, tuple[Column, ...]]]:
+        del piece
+        yield self._rows
+
+    def _read(self, number: int) -> Piece:
+        waiting = self._waiting[number]
+        new = waiting.new & self.new
+        if not new:
+            return Piece(number=number, duplicates=waiting.count)
+        records, added = self._records(waiting, new)
+        self._rows, self._ignored[number] = (records.rows, added), records.ignored
+        rows = records.rows.num_rows
+        producer_id = self._call.producer_id
+        return Piece(
+            number=number,
+            advances=(Advance(producer_id=producer_id, spans=new, rows=rows, records=records.count),),
+            rows=rows,
+            records=rows,
+            quarantined=tuple(map(_quarantined, records.bad)),
+            duplicates=waiting.count - records.count,
+            blocks=(Block.in_memory(records.rows, added),) if rows else (),
+        )
+
+    def _records(self, waiting: _Waiting, new: SpanSet) -> tuple[Records, tuple[Column, ...]]:
+        """With columns for undeclared fields, if any are added."""
+        call, kept = self._call, self._kept(waiting)
+        with self._refusing_types():
+            records, added = read_adding(
+                call.job.declared,
+                call.job.columns,
+                (),
+                self._differing,
+                read=lambda declared, columns, _: kept.read(call.producer_id, columns, declared.unknown_fields),
+            )
+        if new != waiting.new:
+            records = among(records, new)
+        return without_refused(records, self._refused, ()), added
+
+    def _written(self, offer: OfferedRows) -> Piece:
+        call = self._call
+        with self._refusing_types():
+            rows = offer.kept(call.producer_id, call.job.columns, call.job.declared.unknown_fields)
+
+        def write(into: BlockWriter) -> Piece:
+            into.write((pickle.dumps(rows),), rows=len(rows.ids))
+            return Piece(number=len(self._waiting), file=into.file, blocks=tuple(into.blocks))
+
+        return written(self._folder, write)
+
+    def _kept(self, waiting: _Waiting) -> KeptRows:
+        (block,) = waiting.kept.blocks
+        try:
+            content = b"".join(content_of(self._folder, waiting.kept, block))
+        except BlockLost as lost:
+            raise RowsLost(self._folder.path) from lost
+        rows: KeptRows = pickle.loads(content)  # noqa: S301 - of this process.
+        return rows
+
+    @contextmanager
+    def _refusing_types(self) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowException as error:
+            found = f"their columns cannot be read ({first_line(error)})"
+            raise self._call.refusal(found, "columns of types that Parquet has") from error
+
+
+def _quarantined(bad: BadRecord) -> QuarantinedRecord:
+    return QuarantinedRecord(
+        producer_id=bad.producer_id,
+        sequence_id=bad.sequence_id,
+        raw=bad.raw,
+        reason=bad.reason,
+        column=bad.column,
+    )
