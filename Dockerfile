@@ -24,10 +24,12 @@ RUN tools/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-di
  && tools/bin/pip --python .venv/bin/python install --no-cache-dir --no-index --no-deps wheels/onceload-*.whl
 
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+# A new volume takes its owner from the folder that it is mounted at, such as `stage`.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends procps \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
- && useradd --uid 50001 --create-home --home-dir /var/lib/onceload onceload
+ && useradd --uid 50001 --create-home --home-dir /var/lib/onceload onceload \
+ && install --directory --owner onceload --group onceload --mode 700 /var/lib/onceload/stage
 COPY --from=build /opt/java /opt/java
 COPY --from=build /opt/onceload/.venv /opt/onceload/.venv
 # The packages of this image, of Python and of Debian.

@@ -62,5 +62,5 @@ def _server(settings: Settings, *, engine: str, remote: str | None, has_own: boo
     return {
         "remote": there.remote if there is not None and is_there and ";" not in address else address,
         "remote_named_by": "--remote" if remote else SPARK,
-        "remote_ui": there.ui if there is not None and is_there else None,
+        "remote_ui": there.ui if there is not None and is_there else None if remote else settings.spark_ui,
     }

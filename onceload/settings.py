@@ -16,6 +16,7 @@ from onceload_core.replay import Run
 
 _KEEP = "ONCELOAD_EMBEDDED_KEEP"
 SPARK = "ONCELOAD_SPARK"
+_SPARK_UI = "ONCELOAD_SPARK_UI"
 _STAGE = "ONCELOAD_STAGE"
 _KEEP_ON_TERMINALS_S = 600
 _SCHEMES = ("postgresql", "postgres")
@@ -30,6 +31,8 @@ class Settings:
     home: Path = Path(".onceload")
     #: The address of a Spark Connect server; it may contain a token.
     spark: str | None = field(default=None, repr=False)
+    #: The address of its pages, for links.
+    spark_ui: str | None = None
     #: Where rows of a staged batch wait: a folder or an S3 address that machines share. None: a folder of this machine.
     stage: str | None = None
     #: How long the embedded Postgres runs on after a command. None: ten minutes on a terminal, else not at all.
@@ -45,6 +48,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         dsn=_checked(dsn) if dsn else None,
         home=Path(environment.get("ONCELOAD_HOME") or ".onceload"),
         spark=checked_address(spark, named=SPARK) if (spark := environment.get(SPARK)) else None,
+        spark_ui=environment.get(_SPARK_UI) or None,
         stage=_stage(environment.get(_STAGE)),
         keep_s=_keep_s(environment.get(_KEEP)),
         run=_run(environment),

@@ -29,6 +29,7 @@ SECRETS = (
     "AIRFLOW_SECRET",
     "AIRFLOW_JWT_SECRET",
     "SPARK_SECRET",
+    "SPARK_CONNECT_TOKEN",
     "AIRFLOW_FERNET_KEY",
 )
 _ASKED = re.compile(r"\$\{([A-Z_]+)(?::([-?])([^}]*))?\}")
@@ -83,7 +84,8 @@ def binds(service: Mapping[str, Any], name: str, image: Image, lasting: Path) ->
     """The volumes of a service; those with a name, and what a container has for itself alone, are below `lasting`."""
     found = [_bind(*volume.split(":"), lasting=lasting) for volume in service.get("volumes") or ()]
     if image.home not in {each.there for each in found}:
-        found.append(Bind(here=lasting / name, there=image.home, is_writable=True))
+        # Others may be below it.
+        found.insert(0, Bind(here=lasting / name, there=image.home, is_writable=True))
     return found
 
 
@@ -140,7 +142,7 @@ class Here:
         """A setting of a service, in terms of this machine."""
         own = dict.fromkeys(("0.0.0.0", "127.0.0.1", "localhost"), self.addresses[name])
         for host, address in {**self.addresses, **own}.items():
-            said = re.sub(rf"(?:^|(?<=[/@])){re.escape(host)}{_PORT}", address, said)
+            said = re.sub(rf"(?:^|(?<=[/@])|(?<=address=)){re.escape(host)}{_PORT}", address, said)
         for there, here in self.folders.items():
             said = re.sub(rf"(?<![\w/.]){re.escape(there)}\b", here, said)
         return said

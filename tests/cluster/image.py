@@ -27,6 +27,7 @@ _ENTER = """\
 root=$1 user=$2; shift 2
 mount --rbind /proc "$root/proc" && mount --rbind /dev "$root/dev" && mount --bind /etc/hosts "$root/etc/hosts" || exit
 while [ "$1" != -- ]; do
+    mkdir -p "$root$2" || exit
     mount --bind "$1" "$root$2" || exit
     [ "$3" = rw ] || mount -o remount,bind,ro "$root$2" || exit
     shift 3

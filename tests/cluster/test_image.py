@@ -17,10 +17,13 @@ from cyclonedx.validation.json import JsonStrictValidator
 from onceload.airflow_api import AirflowApi
 from onceload.embedded import binaries
 from onceload.parts import NotStarted, Parts
+from onceload_jobs.work.failures import SparkUnreachable
+from onceload_jobs.work.spark.workers import worker_of
 from tests.cluster import image as images
 from tests.cluster.compose import ROOT, SECRETS, Here, binds, made_up, services
 from tests.dags.stand import check_success
 from tests.servers import execute, temporary_home
+from tests.spark_pages import jobs_of
 from tests.tcp_server import address_of_our_own, tcp_server
 from tests.waiting import PATIENCE_S, until
 
@@ -35,6 +38,7 @@ LASTING = (
     "spark-master",
     "spark-worker-1",
     "spark-worker-2",
+    "spark-connect",
     "airflow-api-server",
     "airflow-scheduler",
     "airflow-dag-processor",
@@ -42,13 +46,13 @@ LASTING = (
     "onceload-metrics",
 )
 PIPELINE = """\
-pipeline: numbers
-source: {path: "/landing/*.jsonl", format: jsonl, chunk_bytes: 65536}
-columns: {n: bigint not null}
-target: {table: public.numbers}
-# Without it, a load as small as this one would not go to the cluster.
-transform: SELECT n FROM records
+pipeline: {name}
+source: {{path: "/landing/*.jsonl", format: jsonl, chunk_bytes: 65536}}
+columns: {{n: bigint not null}}
+target: {{table: public.{name}}}
 """
+#: One by our code alone, one by Spark SQL too.
+PIPELINES = {"numbers": "", "squares": "transform: SELECT n * n AS n FROM records\n"}
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +129,9 @@ def at_work(built):
         found = services(given)
         here = _beside(found, home) if isinstance(built, str) else _inside(built, found, home)
         landing = here.folders.get("/landing", "/landing")
-        (home / "pipelines" / "numbers.yaml").write_text(PIPELINE.replace("/landing", landing))
+        for name, transform in PIPELINES.items():
+            text = PIPELINE.format(name=name).replace("/landing", landing) + transform
+            (home / "pipelines" / f"{name}.yaml").write_text(text)
         with tcp_server(home, address=here.addresses["postgres"]) as admin:
             prepare(admin, here, given)
             migrated = subprocess.run(here.command("migrate"), cwd=ROOT, capture_output=True, text=True, check=False)
@@ -157,6 +163,7 @@ def _inside(image, found, home):
 def _beside(found, home):
     # What its files say, at places of this test.
     shutil.copytree(ROOT / "compose", home / "compose")
+    (home / "lasting" / "stage").mkdir()
     conf = home / "compose" / "spark" / "spark-defaults.conf"
     conf.write_text(conf.read_text().replace("/var/lib/onceload", str(home / "lasting")))
     return Here(
@@ -201,14 +208,23 @@ def test_the_commands_of_the_compose_file_load_exactly_once_on_its_cluster(at_wo
     address, password = f"http://{here.addresses['airflow-api-server']}:8080", given["AIRFLOW_PASSWORD"]
     api = AirflowApi(address, "admin", password, patience_s=PATIENCE_S)
     (home / "landing" / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(20_000)))
-    api.until_it_knows("ingest__numbers", "maintain")
+    api.until_it_knows(*(f"ingest__{name}" for name in PIPELINES), "maintain")
 
-    api.start("ingest__numbers", "first")
-    check_success(api, "ingest__numbers", "first")
+    for name in PIPELINES:
+        api.start(f"ingest__{name}", "first")
+    for name in PIPELINES:
+        check_success(api, f"ingest__{name}", "first")
+        assert execute(warehouse, f"SELECT count(*), count(DISTINCT n) FROM {name}") == [(20_000, 20_000)]
     again = api.run("ingest__numbers", "again")
 
     assert again["load"] == "skipped"
-    assert execute(warehouse, "SELECT count(*), count(DISTINCT n) FROM numbers") == [(20_000, 20_000)]
+    engine = f"spark (ONCELOAD_SPARK sc://{here.addresses['spark-connect']}:15002)"
+    link = here.environment("airflow-scheduler")["ONCELOAD_SPARK_UI"]
+    assert execute(warehouse, "SELECT DISTINCT engine, spark_ui FROM onceload.ledger") == [(engine, link)]
+    jobs = [str(job.get("description")) for job in jobs_of(f"http://{here.addresses['spark-connect']}:4040")]
+    assert all(any(name in job for job in jobs) for name in PIPELINES)
+    with pytest.raises(SparkUnreachable, match="Invalid authentication token"):
+        worker_of(f"sc://{here.addresses['spark-connect']}:15002/;authorization=Bearer%20wrong")
     # Its executors had the rows, and not the driver's own machine.
     worked = [*(home / "lasting").glob("**/work/app-*/*/stderr")]
     assert worked

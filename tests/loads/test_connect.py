@@ -178,16 +178,20 @@ def test_a_client_without_the_token_is_refused(loads, spark):
 
 def test_the_token_is_found_by_the_address_and_readable_by_its_user_alone(home, spark):
     settings = Settings(home=home, spark=f"{spark.address}/")
+    others = Settings(home=home, spark="sc://elsewhere:1", spark_ui="http://elsewhere:4040")
     named: dict[str, Any] = {"engine": "auto", "master": None, "spark_options": {}}
     ours = {"remote": spark.remote, "remote_ui": spark.ui}
 
     by_environment = where_to_work(settings, remote=None, **named)
     by_argument = where_to_work(settings, remote=spark.address, **named)
     elsewhere = where_to_work(settings, remote="sc://elsewhere:1", **named)
+    with_pages = where_to_work(others, remote=None, **named)
+    not_with_its_pages = where_to_work(others, remote="sc://third:1", **named)
 
     assert by_environment.items() >= {**ours, "remote_named_by": "ONCELOAD_SPARK"}.items()
     assert by_argument.items() >= {**ours, "remote_named_by": "--remote"}.items()
     assert elsewhere.items() >= {"remote": "sc://elsewhere:1", "remote_ui": None}.items()
+    assert (with_pages["remote_ui"], not_with_its_pages["remote_ui"]) == ("http://elsewhere:4040", None)
     for file in (home / "spark").iterdir():
         if spark.token in file.read_text(errors="replace"):
             assert file.stat().st_mode & 0o077 == 0, file
