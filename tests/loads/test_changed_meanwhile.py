@@ -164,7 +164,7 @@ def test_a_sealed_last_line_that_goes_on_before_its_commit_is_left_out(loads, mo
     columns = (parse_column("id", "bigint"),)
     path = loads.write("a.csv.gz" if packed else "a.csv", gzip.compress(b"1\n12") if packed else b"1\n12")
     loads.write("b.csv", b"2\n")
-    copy = Writer.copy
+    copy = Writer.copy_encoded
 
     def grown(*arguments, **named):
         rows = copy(*arguments, **named)
@@ -172,7 +172,7 @@ def test_a_sealed_last_line_that_goes_on_before_its_commit_is_left_out(loads, mo
         return rows
 
     with monkeypatch.context() as patched:
-        patched.setattr(Writer, "copy", grown)
+        patched.setattr(Writer, "copy_encoded", grown)
         report = loads.load(columns=columns, source=source)
 
     assert [(note.name, note.needs_a_person) for note in report.notes] == [(path.name, False)]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from onceload_jobs.publish.table_road import publish
 from onceload_jobs.recover.retry import RetryReport, retry
 from onceload_jobs.write import find_refused
 from onceload_jobs.write import writer as write
-from onceload_jobs.write.binary_copy import copy_in
+from onceload_jobs.write.binary_copy import encoded
 from onceload_jobs.write.sql import run
 from onceload_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line, through_a_table
@@ -156,7 +157,7 @@ def test_a_refused_copy_is_not_taken_for_a_lost_connection(loads):
     writer = write.Writer(table="target", target="target", columns=columns(id="text"), lineage=False, needs_cast=False)
 
     with pytest.raises(DBAPIError) as caught, loads.engine.begin() as connection:
-        writer.write(connection, rows)
+        writer.copy_encoded(connection, writer.encoded(rows))
 
     assert not is_lost(caught.value)
 
@@ -191,8 +192,8 @@ def test_a_refusal_before_any_row_is_its_own_cause(loads):
         table="nowhere", target="nowhere", columns=columns(id="bigint"), lineage=False, needs_cast=False
     )
 
-    with pytest.raises(DBAPIError, match="nowhere"):
-        find_refused.refused_rows(loads.engine, writer.adding(columns(x="text")), rows)
+    with pytest.raises(DBAPIError, match="nowhere"), loads.engine.begin() as connection:
+        find_refused.offer_rows(connection, writer.adding(columns(x="text")), rows)
 
 
 # Limits of the quarantine.
@@ -222,11 +223,11 @@ def test_no_more_refused_rows_are_looked_for_than_the_limit_allows(loads, monkey
     loads.write("a.jsonl", "".join(line(number) for number in range(4000)))
     copies: list[int] = []
 
-    def counted(connection: Any, rows: pa.Table, **more: Any) -> None:
+    def counted(rows: pa.Table, *arguments: Any, **more: Any) -> Iterator[bytes]:
         copies.append(rows.num_rows)
-        copy_in(connection, rows, **more)
+        return encoded(rows, *arguments, **more)
 
-    monkeypatch.setattr("onceload_jobs.write.writer.copy_in", counted)
+    monkeypatch.setattr("onceload_jobs.write.writer.encoded", counted)
 
     with pytest.raises(TooManyQuarantined, match="target_id_check"):
         loads.load(quarantine_limit=QuarantineLimit(records=10))

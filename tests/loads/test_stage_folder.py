@@ -198,7 +198,7 @@ def test_a_piece_of_which_the_server_took_more_or_fewer_rows_is_not_published(lo
     def copy(connection: Connection, content: Iterator[bytes], **named: Any) -> int:
         return copy_encoded(connection, content, **named) + (0 if next(copies) else differs)
 
-    monkeypatch.setattr(copy_pieces, "copy_encoded", copy)
+    monkeypatch.setattr("onceload_jobs.write.writer.copy_encoded", copy)
 
     if kind in _THROUGH_A_TABLE:
         assert loads.load().loaded == 2 * _ROWS

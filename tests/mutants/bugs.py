@@ -3370,10 +3370,10 @@ GIVEN_ROWS_BUGS = (
         tests=(f"{OF_PIECES_OF_PROGRAMS}::test_rows_that_another_call_loads_meanwhile_are_left_out_of_each_piece",),
     ),
     Bug(
-        name="a row of a program that a constraint refuses at the commit fails the call",
-        file=ROWS_OF_PROGRAMS,
+        name="a row that a constraint refuses at the commit fails all rows of it",
+        file="spark_jobs/onceload_jobs/publish/batch_road.py",
         correct="        self._checks_each_piece = True\n",
-        wrong="        raise cause\n",
+        wrong="        raise refused\n",
         tests=(f"{OF_PIECES_OF_PROGRAMS}::test_a_row_that_a_constraint_refuses_at_the_commit_goes_to_quarantine",),
     ),
     Bug(
@@ -3408,7 +3408,7 @@ GIVEN_ROWS_BUGS = (
     Bug(
         name="a session commits a piece again without asking the ledger after a lost answer",
         file="spark_jobs/onceload_jobs/work/load_delivery.py",
-        correct="        on_unsure=piece.forget_consumed,\n",
+        correct="on_unsure=note_unsure, ",
         wrong="",
         tests=(f"{OF_LOADS}::test_a_commit_without_answer_is_not_tried_again_for_a_file_without_records",),
     ),
@@ -3576,8 +3576,8 @@ IGNORED_FIELD_BUGS = (
     Bug(
         name="the fields of rows that a program gives are forgotten",
         file=PIECES_OF_PROGRAMS,
-        correct="(records.rows, added), records.ignored\n",
-        wrong="(records.rows, added), Ignored()\n",
+        correct="        self._ignored[number] = records.ignored\n",
+        wrong="",
         tests=(f"{OF_GIVEN_ROWS}::test_undeclared_columns_are_counted_and_named",),
     ),
     Bug(

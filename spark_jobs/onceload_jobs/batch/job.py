@@ -53,9 +53,10 @@ class Job:
     #: The columns that are read and those that are written; a transform may make them different.
     columns: tuple[Column, ...]
     written: tuple[Column, ...]
-    ledger: LedgerSettings
     session: Session
     batch: Batch
+    #: Where its workers commit, if they do.
+    ledger: LedgerSettings = field(default_factory=lambda: LedgerSettings(dsn=""))
     run: Run | None = None
     #: What runs its workers, and why, in words; and the pages of Spark, if it stays.
     engine: str | None = None

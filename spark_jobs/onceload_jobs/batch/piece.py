@@ -56,11 +56,6 @@ class Block:
     bucket: int = 0
     content: bytes | None = None
 
-    @classmethod
-    def in_memory(cls, rows: pa.Table, added: tuple[Column, ...]) -> "Block":
-        """Rows that are encoded while they are copied."""
-        return cls(rows=rows.num_rows, first_byte=0, size=0, checksum=0, added=added)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:

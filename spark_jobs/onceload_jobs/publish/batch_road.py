@@ -1,10 +1,14 @@
-"""The road of a batch that needs no SQL on its rows: one transaction copies pieces as they are read, and commits."""
+"""Copy pieces into the target and commit them, in one transaction: all of a batch, or those of one task.
+
+What comes here needs no SQL on its rows: those of files and of a program, and quarantined records that are retried.
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 
-from onceload_core.errors import AlreadyConsumed
+from onceload_core.errors import AlreadyConsumed, RowsRefused
 from onceload_core.ports import Claim
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import translated
@@ -17,7 +21,6 @@ from onceload_jobs.publish.made_rows import MadeRows
 from onceload_jobs.publish.refusals import refusing_rows
 from onceload_jobs.publish.replaced_rows import replace_rows
 from onceload_jobs.publish.totals import BatchTotals, took_effect
-from onceload_jobs.read.limits import check_quarantine
 from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import Writer
 
@@ -31,75 +34,62 @@ def copy_and_commit(
     claim: Claim,
     judge: Callable[[Sequence[Piece]], None],
 ) -> bool:
-    """Copy all pieces and commit them, until it is certain that they took effect; whether this process saw it.
-
-    `judge` is called before the commit. What it raises rolls everything back.
-    """
-    road = BatchRoad(engine, ledger, job, pieces, claim=claim, judge=judge)
-    until_certain(road.find_rest, road.write, on_unsure=road.note_unsure)
+    """Copy all pieces and commit them, until it is certain that they took effect; whether this process saw it."""
+    road = BatchRoad(engine=engine, ledger=ledger, job=job, claim=claim, judge=judge)
+    batch = _Batch(road, pieces)
+    until_certain(batch.find_rest, batch.write, on_unsure=batch.note_unsure)
     return road.has_committed
 
 
+@dataclass(kw_only=True)
 class BatchRoad:
-    """The tries to copy a batch and commit it."""
+    """Copies pieces and commits them. It may be tried again."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        ledger: PostgresLedger,
-        job: Job,
-        pieces: Pieces,
-        *,
-        claim: Claim | None = None,
-        judge: Callable[[Sequence[Piece]], None] | None = None,
-        checks_each_piece: bool = False,
-        is_logged_as: str = "batch_published",
-    ) -> None:
-        self._engine, self._ledger, self._job, self._pieces = engine, ledger, job, pieces
-        self._claim, self._judge = claim, judge
-        self._checks_each_piece, self._is_logged_as = checks_each_piece, is_logged_as
-        self._ids = IdTables.temporary(job.declared)
-        #: What may have taken effect.
-        self._unsure: BatchTotals | None = None
-        self._totals: BatchTotals | None = None
-        #: Another process was first: of files only an unknown one, or another load that had some of the same records.
-        self._overtaken: AlreadyConsumed | None = None
-        self.copied: Sequence[Piece] = ()
-        self.has_committed = False
+    engine: Engine
+    ledger: PostgresLedger
+    job: Job
+    claim: Claim | None = None
+    #: Whether the commit ends the claim.
+    is_last: bool = True
+    #: Called before the commit. What it raises rolls everything back.
+    judge: Callable[[Sequence[Piece]], None] | None = None
+    is_logged_as: str = "batch_published"
+    #: What the last try would have committed.
+    totals: BatchTotals | None = None
+    has_committed: bool = False
+    _copied: Sequence[Piece] = ()
+    _checks_each_piece: bool = False
+    _ids: IdTables = field(init=False)
 
-    def find_rest(self) -> Pieces | None:
-        """The batch, unless it took effect."""
-        if self._overtaken is not None:
-            raise self._overtaken
-        done = self._unsure is not None and took_effect(self._ledger, self._job, self._unsure)
-        return None if done else self._pieces
-
-    def note_unsure(self) -> None:
-        self._unsure = self._totals
+    def __post_init__(self) -> None:
+        self._ids = IdTables.temporary(self.job.declared)
 
     def write(self, pieces: Pieces) -> None:
-        job = self._job
-        with translated(pipeline=job.declared.name, doing="writing rows"), self._engine.connect() as connection:
+        job = self.job
+        with translated(pipeline=job.declared.name, doing="writing rows"), self.engine.connect() as connection:
             with refusing_rows(job):
                 written = self._copy(connection, pieces)
-            totals = self._totals = self._total()
+            totals = self.totals = self._total()
             if totals.is_empty:
                 connection.rollback()
                 return
-            check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
             self._ids.offer(connection)
-            commit = commit_of(job, totals, self._ids, claim=self._claim, write_rows=lambda _: written)
-            try:
-                with refusing_rows(job):
-                    publish_commit(self._ledger, commit, begun=connection, is_logged_as=self._is_logged_as)
-                self.has_committed = True
-            except AlreadyConsumed as error:
-                self._overtaken = error
-                raise
+            commit = commit_of(
+                job, totals, self._ids, claim=self.claim, is_last=self.is_last, write_rows=lambda _: written
+            )
+            with refusing_rows(job):
+                publish_commit(self.ledger, commit, begun=connection, is_logged_as=self.is_logged_as)
+            self.has_committed = True
+
+    def check_each_piece(self, refused: RowsRefused) -> None:
+        """A constraint that the commit checks last may have refused rows: the next try checks it with each piece."""
+        if self._checks_each_piece:
+            raise refused
+        self._checks_each_piece = True
 
     def _copy(self, connection: Connection, pieces: Pieces) -> int:
         """Copy all pieces, in place of old rows that they replace; how many rows the server wrote."""
-        job = self._job
+        job = self.job
         writer = Writer.into_target(job.declared.target, job.written)
         self._ids.create(connection)
         copying = Copying(
@@ -109,9 +99,9 @@ class BatchRoad:
         def copy() -> int:
             counting = writer.counting(connection)
             copying.copy_all(connection)
-            self.copied = copying.copied
-            if self._judge is not None:
-                self._judge(self.copied)
+            self._copied = copying.copied
+            if self.judge is not None:
+                self.judge(self._copied)
             return counting.remaining(connection, copying.rows)
 
         if not job.replaced:
@@ -119,7 +109,35 @@ class BatchRoad:
         return replace_rows(connection, job, [each.old for each in job.replaced.values()], copy)
 
     def _total(self) -> BatchTotals:
-        totals = BatchTotals.of(self._job, self.copied)
-        if self._job.declared.transform is None:
+        totals = BatchTotals.of(self.job, self._copied)
+        if self.job.declared.transform is None:
             return totals
-        return totals.with_made(MadeRows.of_pieces(self._job, self.copied))
+        return totals.with_made(MadeRows.of_pieces(self.job, self._copied))
+
+
+class _Batch:
+    """The tries to commit a batch. It takes effect completely or not at all."""
+
+    def __init__(self, road: BatchRoad, pieces: Pieces) -> None:
+        self._road, self._pieces = road, pieces
+        #: What may have taken effect.
+        self._unsure: BatchTotals | None = None
+        #: Another process was first: of files only an unknown one, or another load that had some of the same records.
+        self._overtaken: AlreadyConsumed | None = None
+
+    def find_rest(self) -> Pieces | None:
+        """The batch, unless it took effect."""
+        if self._overtaken is not None:
+            raise self._overtaken
+        done = self._unsure is not None and took_effect(self._road.ledger, self._road.job, self._unsure)
+        return None if done else self._pieces
+
+    def write(self, pieces: Pieces) -> None:
+        try:
+            self._road.write(pieces)
+        except AlreadyConsumed as error:
+            self._overtaken = error
+            raise
+
+    def note_unsure(self) -> None:
+        self._unsure = self._road.totals

@@ -19,13 +19,19 @@ _NO_ROWS = MadeOfRecords(rows=0, rows_of={})
 
 
 def commit_of(
-    job: Job, totals: BatchTotals, ids: IdTables, *, claim: Claim | None, write_rows: WriteRows
+    job: Job,
+    totals: BatchTotals,
+    ids: IdTables,
+    *,
+    claim: Claim | None,
+    is_last: bool = True,
+    write_rows: WriteRows,
 ) -> BulkCommit | BulkSettlement:
     """The commit of a batch, whose ids are offered in tables."""
     if not totals.settled:
-        return _load_of(job, totals, ids, claim=claim, write_rows=write_rows)
+        return _load_of(job, totals, ids, claim=claim, is_last=is_last, write_rows=write_rows)
     if ids.used is not None:
-        load = _load_of(job, totals, ids, claim=claim, write_rows=write_rows)
+        load = _load_of(job, totals, ids, claim=claim, is_last=is_last, write_rows=write_rows)
         return BulkSettlement(
             kind=EntryKind.RETRY,
             session=job.session,
@@ -50,13 +56,16 @@ def commit_of(
     )
 
 
-def _load_of(job: Job, totals: BatchTotals, ids: IdTables, *, claim: Claim | None, write_rows: WriteRows) -> BulkCommit:
+def _load_of(
+    job: Job, totals: BatchTotals, ids: IdTables, *, claim: Claim | None, is_last: bool, write_rows: WriteRows
+) -> BulkCommit:
     return BulkCommit(
         session=job.session,
         batch=job.batch,
         advances=totals.advances,
         write_rows=write_rows,
         claim=claim,
+        is_last=is_last,
         counts=totals.counts,
         bytes=totals.bytes,
         quarantined=totals.quarantined,
@@ -82,6 +91,7 @@ def publish_commit(
         is_logged_as,
         pipeline=commit.session.pipeline,
         batch=commit.batch,
+        session=commit.session.name,
         position=position,
         rows=commit.counts.loaded,
         quarantined=commit.counts.quarantined,

@@ -8,6 +8,8 @@ from onceload_core.names import ProducerId
 from onceload_jobs.batch.job import Job, Replacement
 from onceload_jobs.batch.piece import Piece, advances_of
 from onceload_jobs.files.notes import Note
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.read.limits import check_quarantine
 
 
 @dataclass(eq=False)
@@ -25,6 +27,12 @@ class BatchIncomplete(NeedsAPerson):
             f"{self.reason}. Nothing was published, because this batch is published completely or not at all. Fix the "
             "cause, and load again."
         )
+
+
+def check_pieces(declared: Declared, pieces: Sequence[Piece]) -> None:
+    """Refuse more bad records than the pipeline allows."""
+    bad = [record for piece in pieces for record in piece.quarantined]
+    check_quarantine(declared, bad, records=sum(piece.records for piece in pieces) + len(bad))
 
 
 def half_read(job: Job, pieces: Sequence[Piece], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:

@@ -31,16 +31,21 @@ class NewContent:
 
     @property
     def quarantined(self) -> tuple[QuarantinedRecord, ...]:
-        return tuple(
-            QuarantinedRecord(
-                producer_id=each.producer_id,
-                sequence_id=each.sequence_id,
-                raw=each.raw,
-                reason=each.reason,
-                column=each.column,
-            )
-            for each in self.bad
+        return quarantined(self.bad)
+
+
+def quarantined(bad: Iterable[BadRecord]) -> tuple[QuarantinedRecord, ...]:
+    """Bad records as a commit keeps them."""
+    return tuple(
+        QuarantinedRecord(
+            producer_id=each.producer_id,
+            sequence_id=each.sequence_id,
+            raw=each.raw,
+            reason=each.reason,
+            column=each.column,
         )
+        for each in bad
+    )
 
 
 def leave_out_consumed(

@@ -17,7 +17,7 @@ from onceload_core.advice import Ways
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position
-from onceload_core.postgres import LedgerSettings, PostgresLedger
+from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.quarantine import (
     Fix,
     KeptRecord,
@@ -131,8 +131,6 @@ def _begun(
         declared=declared,
         columns=columns,
         written=columns,
-        # It has no workers, which would need an address.
-        ledger=LedgerSettings(dsn=""),
         session=session,
         batch=batch,
         is_late=True,
@@ -254,7 +252,7 @@ class _Settling:
     def _write(self, pieces: StoredPieces) -> None:
         try:
             if self._road is Road.BATCH:
-                BatchRoad(self._engine, self._ledger, self._job, pieces).write(pieces)
+                BatchRoad(engine=self._engine, ledger=self._ledger, job=self._job).write(pieces)
             else:
                 self._write_through_table(pieces)
         finally:

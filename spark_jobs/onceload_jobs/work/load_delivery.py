@@ -4,33 +4,27 @@ The ledger is authoritative. A task may be repeated, run twice at once, or be ki
 if any part of them is already loaded.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection
-
-from onceload_core.events import event
 from onceload_core.names import ProducerId
-from onceload_core.ports import Claim, Commit
+from onceload_core.ports import Claim
 from onceload_core.postgres import PostgresLedger
-from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, engine_of
+from onceload_jobs.batch.piece import Piece
+from onceload_jobs.batch.rows_in_memory import RowsInMemory
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
-from onceload_jobs.formats.records import Records
-from onceload_jobs.read.bad_rows import without_rows
+from onceload_jobs.publish.batch_road import BatchRoad
 from onceload_jobs.read.blocks import note_ignored, pieces_of, records_of, without_refused_files
 from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.read.checked_parts import ReadPart, check_tail
-from onceload_jobs.read.limits import bad_allowed, check_piece
 from onceload_jobs.read.new_content import NewContent, leave_out_consumed
-from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.until_certain import until_certain
-from onceload_jobs.write.writer import ColumnsDiffer, Writer
+from onceload_jobs.write.writer import Writer
 
 
 def load_delivery(
@@ -51,114 +45,102 @@ def load_delivery(
     return notes
 
 
-@dataclass(kw_only=True)
-class _Piece:
-    """A piece of a delivery, as it can be written."""
+class _PartsAsPiece(RowsInMemory):
+    """The parts of files that are committed together, as one piece."""
 
-    job: Job
-    parts: list[ReadPart]
-    #: How rows are written without added columns.
-    target: Writer
-    records: Records
-    writer: Writer
-    #: The ids that are loaded: at first none, because the plan has left them out; None if the ledger must be asked.
-    consumed: Mapping[ProducerId, SpanSet] | None
+    def __init__(self, job: Job, parts: list[ReadPart], *, notes: list[Note]) -> None:
+        super().__init__(Writer.into_target(job.declared.target, job.written))
+        self._job, self._parts = job, parts
+        #: The ids that are loaded: none, because the plan has left them out, until the ledger is asked.
+        self._consumed: Mapping[ProducerId, SpanSet] = {}
+        self._new_content: NewContent | None = None
+        self._read_records()
+        note_ignored(self._records, notes)
 
-    @classmethod
-    def read(cls, job: Job, parts: list[ReadPart], target: Writer, *, notes: list[Note]) -> "_Piece":
-        records, writer = records_of(job.declared, job.columns, parts, target)
-        note_ignored(records, notes)
-        return cls(job=job, parts=parts, target=target, records=records, writer=writer, consumed={})
+    def leave_out(self, consumed: Mapping[ProducerId, SpanSet]) -> None:
+        """Leave out what is loaded."""
+        self._consumed, self._new_content = consumed, None
 
-    def forget_consumed(self) -> None:
-        self.consumed = None
+    @property
+    def has_something_new(self) -> bool:
+        # A file without records is recorded with the others, or by the next load.
+        advances = self._new.advances
+        return any(each.spans for each in advances) if self._consumed else bool(advances)
 
-    def read_again(self, differing: ColumnsDiffer) -> None:
-        declared, columns = self.job.declared, self.job.columns
-        self.records, self.writer = records_of(declared, columns, self.parts, self.target, differing=differing)
+    def each(self) -> Iterator[Piece]:
+        yield self._piece(number=0)
 
-    def leave_out_refused(self, _: NewContent, cause: Exception) -> None:
-        """Quarantine the rows that the server refuses; another refusal is raised again."""
-        name, rows, records = self.job.declared.name, self.records.rows, self.records
-        at_most = bad_allowed(self.job.declared, bad=len(records.bad), records=records.count)
-        refused = refused_or_raise(engine_of(self.job), self.writer, rows, pipeline=name, cause=cause, at_most=at_most)
-        if refused:
-            self.records = without_rows(self.records, refused, [each.part for each in self.parts])
-            check_piece(self.job.declared, self.records, self.parts)
+    def check_tails(self, _: Sequence[Piece]) -> None:
+        """As late as possible: what is written to a file after this is found by the next load."""
+        for each in self._parts:
+            with suppress(Unreadable):
+                check_tail(each.chunk, each.part)
+
+    def _read(self, number: int) -> Piece:
+        self._read_records()
+        return self._piece(number)
+
+    def _read_records(self) -> None:
+        declared, columns = self._job.declared, self._job.columns
+        self._records, writer = records_of(
+            declared, columns, self._parts, self._writer, differing=self._differing, refused=self._refused
+        )
+        self._added, self._new_content = writer.added, None
+
+    @property
+    def _new(self) -> NewContent:
+        if self._new_content is None:
+            self._new_content = leave_out_consumed(self._parts, self._records, consumed=self._consumed)
+        return self._new_content
+
+    def _piece(self, number: int) -> Piece:
+        new = self._new
+        return Piece(
+            number=number,
+            advances=new.advances,
+            rows=new.rows.num_rows,
+            records=new.rows.num_rows,
+            quarantined=new.quarantined,
+            bytes=new.bytes,
+            duplicates=new.duplicate,
+            blocks=self._holding(new.rows, self._added),
+        )
 
 
 def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool, notes: list[Note]) -> None:
-    ledger = PostgresLedger(engine_of(job))
-    piece = _Piece.read(job, parts, Writer.into_target(job.declared.target, job.written), notes=notes)
-    if job.is_redelivered:
-        # A part may already be loaded, if another worker held it before.
-        piece.forget_consumed()
+    engine = engine_of(job)
+    ledger = PostgresLedger(engine)
+    piece = _PartsAsPiece(job, parts, notes=notes)
+    # A part may already be loaded, if another worker held it before.
+    is_unsure = job.is_redelivered
+    road = BatchRoad(
+        engine=engine,
+        ledger=ledger,
+        job=job,
+        claim=claim,
+        is_last=is_last,
+        judge=piece.check_tails,
+        is_logged_as="chunk_committed",
+    )
 
-    def find_rest() -> NewContent:
-        if piece.consumed is None:
-            piece.consumed = _consumed(ledger, job, parts)
-        return leave_out_consumed(parts, piece.records, consumed=piece.consumed)
+    def note_unsure() -> None:
+        nonlocal is_unsure
+        is_unsure = True
 
-    def commit(rest: NewContent) -> None:
-        if _has_something_new(rest, piece.consumed or {}):
-            _commit(ledger, job, _commit_of(job, parts, rest, writer=piece.writer, claim=claim, is_last=is_last))
+    def find_rest() -> _PartsAsPiece:
+        if is_unsure:
+            piece.leave_out(_consumed(ledger, job, parts))
+        return piece
+
+    def commit(piece: _PartsAsPiece) -> None:
+        if piece.has_something_new:
+            road.write(piece)
         elif is_last:
             ledger.release(claim)
 
-    until_certain(
-        find_rest,
-        commit,
-        on_unsure=piece.forget_consumed,
-        on_columns=piece.read_again,
-        on_refused=piece.leave_out_refused,
-    )
+    until_certain(find_rest, commit, on_unsure=note_unsure, on_refused=road.check_each_piece)
 
 
 def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> dict[ProducerId, SpanSet]:
     known = ledger.know(job.session, list({each.part.producer_id for each in parts}))
     return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
-
-
-def _has_something_new(prepared: NewContent, consumed: Mapping[ProducerId, SpanSet]) -> bool:
-    # A file without records is recorded with the others, or by the next load.
-    return any(each.spans for each in prepared.advances) if consumed else bool(prepared.advances)
-
-
-def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection]) -> None:
-    position = ledger.commit(commit)
-    event(
-        "chunk_committed",
-        pipeline=job.declared.name,
-        batch=job.batch,
-        session=job.session.name,
-        position=position,
-        rows=commit.counts.loaded,
-        quarantined=commit.counts.quarantined,
-    )
-
-
-def _commit_of(
-    job: Job, parts: Sequence[ReadPart], prepared: NewContent, *, writer: Writer, claim: Claim, is_last: bool
-) -> Commit[Connection]:
-    def write_rows(connection: Connection) -> int:
-        rows = writer.write(connection, prepared.rows)
-        # As late as possible: what is written to a file after this is found by the next load.
-        for each in parts:
-            with suppress(Unreadable):
-                check_tail(each.chunk, each.part)
-        return rows
-
-    return Commit(
-        session=job.session,
-        batch=job.batch,
-        advances=prepared.advances,
-        write_rows=write_rows,
-        claim=claim,
-        is_last=is_last,
-        counts=Counts(loaded=prepared.rows.num_rows, duplicate=prepared.duplicate, quarantined=len(prepared.bad)),
-        bytes=prepared.bytes,
-        quarantined=prepared.quarantined,
-        run=job.run,
-        engine=job.engine,
-        spark_ui=job.spark_ui,
-    )

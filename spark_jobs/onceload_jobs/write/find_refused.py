@@ -1,13 +1,11 @@
 """Find the single rows that the server refuses."""
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import RowsRefused
 from onceload_core.postgres.connection import first_line, sqlstate
-from onceload_jobs.write.sql import run
-from onceload_jobs.write.writer import ColumnsDiffer, Writer
+from onceload_jobs.write.writer import Writer
 
 #: Reasons to refuse a row: its values, a duplicate key, a constraint, a trigger, a server limit.
 ROW_REFUSED = ("21", "22", "23", "P0", "54")
@@ -17,40 +15,11 @@ CHECK_NOW = "SET CONSTRAINTS ALL IMMEDIATE"
 ENCODED_WRONGLY = "22P04"
 
 
-def refused_or_raise(
-    engine: Engine, writer: Writer, rows: pa.Table, *, pipeline: str, cause: Exception, at_most: int | None = None
-) -> dict[int, str]:
-    """The rows because of which a write was refused; if there are none, the refusal is raised again.
-
-    It is empty if another writer has just added columns: then the next try to write may succeed.
-    """
-    try:
-        refused = refused_rows(engine, writer, rows, at_most=at_most)
-    except ColumnsDiffer:
-        # The next try to write finds them too.
-        return {}
-    if refused:
-        return refused
-    if isinstance(cause, DBAPIError) and is_of_rows(cause):
-        # No single row is refused: it is a rule about all of them.
-        raise RowsRefused(pipeline, writer.target, reason_of(writer, cause)) from cause
-    raise cause
-
-
-def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
-    """The rows that the table refuses, by number, with the server's reason; nothing is written.
+def offer_rows(connection: Connection, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
+    """Write rows, and find those that the table refuses, by number, with the server's reason.
 
     The search ends when there are more than `at_most`.
     """
-    with engine.connect() as connection, connection.begin() as transaction:
-        run(connection, CHECK_NOW)
-        refused = offer_rows(connection, writer, rows, at_most=at_most)
-        transaction.rollback()
-    return refused
-
-
-def offer_rows(connection: Connection, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
-    """The same in a transaction of the caller, in which the accepted rows stay."""
     refused: dict[int, str] = {}
     writer.add_columns(connection)
     if rows.num_rows:
@@ -66,7 +35,7 @@ def _offer(
         return
     savepoint = connection.begin_nested()
     try:
-        writer.copy(connection, rows)
+        writer.copy_encoded(connection, writer.encoded(rows))
     except DBAPIError as error:
         if not is_of_rows(error):
             raise

@@ -3,16 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
-
-from onceload_core.errors import (
-    AlreadyConsumed,
-    CommitOutcomeUnknown,
-    DatabaseLost,
-    PipelineBusy,
-    RowsRefused,
-    SettingRefused,
-)
+from onceload_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy, RowsRefused
 from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.writer import ColumnsDiffer
 
@@ -25,7 +16,7 @@ def until_certain(
     *,
     on_unsure: Callable[[], None] | None = None,
     on_columns: Callable[[ColumnsDiffer], None] | None = None,
-    on_refused: Callable[[Rest, Exception], None] | None = None,
+    on_refused: Callable[[RowsRefused], None] | None = None,
 ) -> None:
     """Write what is left until everything took effect exactly once, by this process or another one.
 
@@ -52,9 +43,9 @@ def until_certain(
             if on_columns is None:
                 raise
             on_columns(differing)
-        except (RowsRefused, SettingRefused, DBAPIError) as error:
+        except RowsRefused as refused:
             if on_refused is None:
                 raise
-            on_refused(rest, error)
+            on_refused(refused)
         else:
             return

@@ -1,4 +1,4 @@
-"""Write rows to a table, and find those that it refuses."""
+"""Write rows to a table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -97,20 +97,6 @@ class Writer:
     def counting(self, connection: Connection) -> Written:
         """Count what this transaction writes from now on."""
         return Written.counting(connection, self.table, columns=self.columns, lineage=self.lineage)
-
-    def write(self, connection: Connection, rows: pa.Table) -> int:
-        """Add missing columns, write rows, and return how many the server wrote."""
-        self.add_columns(connection)
-        return self.copy(connection, rows)
-
-    def copy(self, connection: Connection, rows: pa.Table) -> int:
-        """Copy rows, and return how many of them remain."""
-        if not rows.num_rows:
-            return 0
-        if self.table != self.target:
-            return self.copy_encoded(connection, self.encoded(rows))
-        written = self.counting(connection)
-        return written.remaining(connection, self.copy_encoded(connection, self.encoded(rows)))
 
     def encoded(self, rows: pa.Table) -> Iterator[bytes]:
         """Rows as COPY takes them."""

@@ -1,11 +1,11 @@
 """One call with rows of a program: its producer, its session, and how its rows are written."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from onceload_core.names import Batch, ProducerId
-from onceload_core.postgres import LedgerSettings, PostgresLedger
+from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.commit import Reached
 from onceload_core.postgres.rewound import Owed, find_owed
 from onceload_core.postgres.sessions import session_of
@@ -36,10 +36,6 @@ class Call:
     #: How many rows of this call were offered before.
     offered: int = 0
 
-    def after(self, rows: int) -> "Call":
-        """The same, when so many of its rows were offered."""
-        return replace(self, offered=rows)
-
     def refusal(self, found: str, expected: str) -> OfferRefused:
         return OfferRefused(self.job.declared.name, self.producer, found, expected, self.offered)
 
@@ -65,17 +61,7 @@ class Call:
         ensure_target(engine, declared, columns=declared.columns_as_read, is_recorded=is_recorded)
         producer_id = ledger.register(declared.name, [(producer, 1)])[producer, 1]
         columns = columns_to_read(engine, declared)
-        # It has no workers, which would need an address.
-        no_address = LedgerSettings(dsn="")
-        job = Job(
-            declared=declared,
-            columns=columns,
-            written=columns,
-            ledger=no_address,
-            session=session,
-            batch=batch,
-            run=run,
-        )
+        job = Job(declared=declared, columns=columns, written=columns, session=session, batch=batch, run=run)
         return cls(
             job=job,
             engine=engine,

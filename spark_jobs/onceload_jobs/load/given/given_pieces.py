@@ -11,20 +11,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from onceload_core.ports import Advance, QuarantinedRecord
+from onceload_core.ports import Advance
 from onceload_core.postgres.connection import first_line
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import judge
-from onceload_jobs.batch.piece import Block, BlockLost, Piece, Refused
+from onceload_jobs.batch.piece import BlockLost, Piece
+from onceload_jobs.batch.rows_in_memory import RowsInMemory
 from onceload_jobs.batch.stage_folder import BlockWriter, RowsLost, StageFolder, content_of, written
 from onceload_jobs.files.notes import Ignored
-from onceload_jobs.formats.records import BadRecord, Records
+from onceload_jobs.formats.records import Records
 from onceload_jobs.load.given.call import Call
 from onceload_jobs.load.given.offered_rows import KeptRows, OfferedRows, among
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.bad_rows import without_refused
-from onceload_jobs.write.writer import ColumnsDiffer, Writer
+from onceload_jobs.read.new_content import quarantined
+from onceload_jobs.write.writer import Writer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +42,15 @@ class _Waiting:
     kept: Piece
 
 
-class GivenPieces:
+class GivenPieces(RowsInMemory):
     """What is new of the rows, in pieces of bounded size."""
 
     def __init__(self, call: Call, folder: StageFolder) -> None:
+        super().__init__(Writer.into_target(call.job.declared.target, call.job.written))
         self._call, self._folder = call, folder
-        self._writer = Writer.into_target(call.job.declared.target, call.job.written)
         self._waiting: list[_Waiting] = []
         #: The ids to load.
         self.new = SpanSet()
-        self._refused: Refused = {}
-        self._differing: ColumnsDiffer | None = None
-        #: The rows of the piece that was read last.
-        self._rows: tuple[pa.Table, tuple[Column, ...]]
         self._ignored: dict[int, Ignored] = {}
 
     def put(self, offer: OfferedRows) -> None:
@@ -80,33 +78,13 @@ class GivenPieces:
     def each(self) -> Iterator[Piece]:
         return map(self._read, range(len(self._waiting)))
 
-    def content(self, piece: Piece, block: Block) -> Iterator[bytes]:
-        """The rows are encoded while they are copied, and only the piece that was read last is."""
-        del piece
-        return self._writer.adding(block.added).encoded(self._rows[0])
-
-    def again(self, piece: Piece) -> Piece:
-        return self._read(piece.number)
-
-    def of_types(self, piece: Piece, differing: ColumnsDiffer) -> Piece:
-        self._differing = differing
-        return self._read(piece.number)
-
-    def without(self, piece: Piece, refused: Refused) -> Piece:
-        self._refused = {**self._refused, **refused}
-        return self._read(piece.number)
-
-    def rows(self, piece: Piece) -> Iterator[tuple[pa.Table, tuple[Column, ...]]]:
-        del piece
-        yield self._rows
-
     def _read(self, number: int) -> Piece:
         waiting = self._waiting[number]
         new = waiting.new & self.new
         if not new:
             return Piece(number=number, duplicates=waiting.count)
         records, added = self._records(waiting, new)
-        self._rows, self._ignored[number] = (records.rows, added), records.ignored
+        self._ignored[number] = records.ignored
         rows = records.rows.num_rows
         producer_id = self._call.producer_id
         return Piece(
@@ -114,9 +92,9 @@ class GivenPieces:
             advances=(Advance(producer_id=producer_id, spans=new, rows=rows, records=records.count),),
             rows=rows,
             records=rows,
-            quarantined=tuple(map(_quarantined, records.bad)),
+            quarantined=quarantined(records.bad),
             duplicates=waiting.count - records.count,
-            blocks=(Block.in_memory(records.rows, added),) if rows else (),
+            blocks=self._holding(records.rows, added),
         )
 
     def _records(self, waiting: _Waiting, new: SpanSet) -> tuple[Records, tuple[Column, ...]]:
@@ -161,13 +139,3 @@ class GivenPieces:
         except pa.ArrowException as error:
             found = f"their columns cannot be read ({first_line(error)})"
             raise self._call.refusal(found, "columns of types that Parquet has") from error
-
-
-def _quarantined(bad: BadRecord) -> QuarantinedRecord:
-    return QuarantinedRecord(
-        producer_id=bad.producer_id,
-        sequence_id=bad.sequence_id,
-        raw=bad.raw,
-        reason=bad.reason,
-        column=bad.column,
-    )

@@ -5,11 +5,12 @@ or gets no answer to COMMIT, the same call is made again: ids that took effect a
 with the same ids race for the commit, and the ledger refuses the later one, which finds duplicates.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from onceload_core.errors import ClaimedElsewhere, RowsRefused
+from onceload_core.errors import ClaimedElsewhere
 from onceload_core.names import Batch
 from onceload_core.ports import unwatched
 from onceload_core.postgres import LedgerSettings, connect
@@ -34,6 +35,7 @@ from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.road import Road, road_of
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.publish.batch_road import BatchRoad
+from onceload_jobs.publish.completeness import check_pieces
 from onceload_jobs.read.limits import NOTHING_GOOD_MIN
 from onceload_jobs.write.until_certain import until_certain
 
@@ -50,7 +52,7 @@ def load_rows(
     reached: Reached = unwatched,
 ) -> Report:
     """Commit the rows whose ids are not loaded yet; the report counts the others as duplicates."""
-    stopwatch, offered, ignored = Stopwatch(), 0, Ignored()
+    stopwatch = Stopwatch()
     check_own_name("batch", batch)
     engine = connect(settings)
     # An error while the rows are produced is the program's own, even if its rows come from a database.
@@ -62,15 +64,7 @@ def load_rows(
                 call = begin(batch=batch, run=run, reached=reached)
                 before = call.ledger.position(declared.name)
             stopwatch.switch_to(Phase.STAGE)
-            for together in _in_commits(declared, offers):
-                with open_folder() as folder:
-                    call = call.after(offered)
-                    pieces = GivenPieces(call, folder)
-                    for each in together:
-                        pieces.put(each)
-                    with asking(), stopwatch.during(Phase.PUBLISH):
-                        ignored += _Committing(call, pieces).commit()
-                    offered += pieces.count
+            offered, ignored = _load_all(call, offers, asking=asking, stopwatch=stopwatch)
             with asking(), stopwatch.during(Phase.END):
                 notes = snapshot_if_due(engine, declared.name)
                 report = record.report = report_of(call.ledger, declared, batch, after=before).with_notes(notes)
@@ -86,6 +80,27 @@ def load_rows(
     ).timed(stopwatch)
 
 
+def _load_all(
+    call: Call,
+    offers: Iterable[OfferedRows],
+    *,
+    asking: Callable[[], AbstractContextManager[None]],
+    stopwatch: Stopwatch,
+) -> tuple[int, Ignored]:
+    """Load the rows; how many were offered, and the fields of them that were not loaded."""
+    offered, ignored = 0, Ignored()
+    for together in _in_commits(call.job.declared, offers):
+        with open_folder() as folder:
+            call = replace(call, offered=offered)
+            pieces = GivenPieces(call, folder)
+            for each in together:
+                pieces.put(each)
+            with asking(), stopwatch.during(Phase.PUBLISH):
+                ignored += _commit(call, pieces)
+            offered += pieces.count
+    return offered, ignored
+
+
 def _in_commits(declared: Declared, offers: Iterable[OfferedRows]) -> Iterable[Iterable[OfferedRows]]:
     """The rows that are committed together: all of a batch, or as many at a time as a task commits."""
     if road_of(declared, is_kept=False) is Road.DIRECT:
@@ -93,40 +108,17 @@ def _in_commits(declared: Declared, offers: Iterable[OfferedRows]) -> Iterable[I
     return (offers,)
 
 
-class _Committing:
-    """The tries to commit the rows that are not loaded yet."""
+def _commit(call: Call, pieces: GivenPieces) -> Ignored:
+    """Commit the rows that are not loaded yet; the fields of them that were not loaded."""
 
-    def __init__(self, call: Call, pieces: GivenPieces) -> None:
-        self._call, self._pieces = call, pieces
-        self._checks_each_piece = False
+    def find_rest() -> GivenPieces | None:
+        pieces.new = _new_of(call, pieces.offered)
+        return pieces if pieces.new else None
 
-    def commit(self) -> Ignored:
-        """Commit them; the fields of them that were not loaded."""
-        until_certain(self._find_rest, self._write, on_refused=self._check_each_piece)
-        return self._pieces.ignored
-
-    def _find_rest(self) -> GivenPieces | None:
-        self._pieces.new = _new_of(self._call, self._pieces.offered)
-        return self._pieces if self._pieces.new else None
-
-    def _write(self, pieces: GivenPieces) -> None:
-        call = self._call
-        road = BatchRoad(
-            call.engine,
-            call.ledger,
-            call.job,
-            pieces,
-            judge=partial(_check_bad, call),
-            checks_each_piece=self._checks_each_piece,
-            is_logged_as="rows_committed",
-        )
-        road.write(pieces)
-
-    def _check_each_piece(self, _: GivenPieces, cause: Exception) -> None:
-        """A constraint that the commit checks last may have refused rows: check it with each piece."""
-        if self._checks_each_piece or not isinstance(cause, RowsRefused):
-            raise cause
-        self._checks_each_piece = True
+    judge = partial(_check_bad, call)
+    road = BatchRoad(engine=call.engine, ledger=call.ledger, job=call.job, judge=judge, is_logged_as="rows_committed")
+    until_certain(find_rest, road.write, on_refused=road.check_each_piece)
+    return pieces.ignored
 
 
 def _new_of(call: Call, offered: SpanSet) -> SpanSet:
@@ -160,11 +152,12 @@ def _check_ids(call: Call, offered: SpanSet, *, consumed: SpanSet) -> None:
 
 
 def _check_bad(call: Call, pieces: Sequence[Piece]) -> None:
-    """Refuse rows that are all bad, if a pipeline sets no limit."""
-    bad = [record for piece in pieces for record in piece.quarantined]
-    if call.job.declared.quarantine_limit.is_declared or len(bad) < NOTHING_GOOD_MIN:
+    """Refuse more bad rows than the pipeline allows, or that all are bad."""
+    declared, bad = call.job.declared, [record for piece in pieces for record in piece.quarantined]
+    check_pieces(declared, pieces)
+    if declared.quarantine_limit.is_declared or len(bad) < NOTHING_GOOD_MIN:
         return
     if not any(piece.rows for piece in pieces):
         first = bad[0]
         reason = f"{first.column}: {first.reason}" if first.column else first.reason
-        raise NoGoodRow(call.job.declared.name, call.producer, len(bad), reason)
+        raise NoGoodRow(declared.name, call.producer, len(bad), reason)

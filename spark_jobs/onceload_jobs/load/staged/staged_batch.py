@@ -28,7 +28,7 @@ from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.load.staged.overtaking import overtaking, sealed_ends
 from onceload_jobs.pipeline.declared import UnknownFields
 from onceload_jobs.publish.batch_road import copy_and_commit
-from onceload_jobs.publish.completeness import BatchIncomplete, half_read
+from onceload_jobs.publish.completeness import BatchIncomplete, check_pieces, half_read
 from onceload_jobs.publish.fill_stage import copy_to, open_tables, with_made_rows
 from onceload_jobs.publish.made_rows import SharedRecords
 from onceload_jobs.publish.replaced_rows import without_records
@@ -216,6 +216,7 @@ class _Batch:
 
     def _judge_and_log(self, pieces: Sequence[Piece]) -> None:
         self._judge(pieces)
+        check_pieces(self._declared, pieces)
         self._log_staged(pieces)
         self._context.stopwatch.switch_to(Phase.PUBLISH)
 
