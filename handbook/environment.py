@@ -17,9 +17,9 @@ VARIABLES = {
     "ONCELOAD_SPARK": "The address of a Spark Connect server, `sc://host:port`, on which loads run "
     "([what runs a load](../how-to/parallel-loading.md#what-runs-a-load)). Default: loads run in processes of this "
     "machine. Under Airflow it replaces the connection `onceload_spark`.",
-    "ONCELOAD_SPARK_UI": "The address of the pages of this server, such as `http://host:4040`. The report of a load, its "
-    "entry in the ledger and its task in Airflow link to it. Default: no link, except to a server that `onceload spark "
-    "start` has started.",
+    "ONCELOAD_SPARK_UI": "The address of the pages of this server, such as `http://host:4040`. The report of a load, "
+    "its entry in the ledger and its task in Airflow link to it. Default: no link, except to a server that `onceload "
+    "spark start` has started.",
     "ONCELOAD_STAGE": "Where rows of a staged batch wait until they are copied: the absolute path of a folder, or "
     "`s3://bucket/folder`, that the load and its workers share ([cluster](../how-to/cluster.md#where-rows-wait)). "
     "Default: a folder of the load's machine, below `TMPDIR`.",
