@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from onceload_core.errors import SettingRefused
@@ -45,7 +45,11 @@ def source_schema(columns: Sequence[Column]) -> StructType:
     if any(column.name == PRODUCER for column in columns):
         expected = "another name: the data source has the name of the file in this column"
         raise SettingRefused(f"column {PRODUCER}", "a declared column", expected)
-    return from_arrow_schema(spark_schema(columns).append(pa.field(PRODUCER, pa.string())))
+    return from_arrow_schema(_arrow_schema(columns), prefer_timestamp_ntz=True)
+
+
+def _arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    return spark_schema(columns).append(pa.field(PRODUCER, pa.string()))
 
 
 class SourceReader(DataSourceReader):
@@ -93,7 +97,7 @@ class SourceReader(DataSourceReader):
 
     def _batches(self, rows: pa.Table, names: Mapping[ProducerId, str]) -> Iterator[pa.RecordBatch]:
         columns = self._reading.columns
-        schema = to_arrow_schema(source_schema(columns), timezone="UTC")
+        schema = _arrow_schema(columns)
         ids = one_array(rows.column(PRODUCER_ID))
         of_file = ids.dictionary_encode()
         files = pa.array([names[producer_id] for producer_id in of_file.dictionary.to_pylist()], pa.string())

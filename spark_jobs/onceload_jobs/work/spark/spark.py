@@ -11,7 +11,7 @@ from secrets import token_hex
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_jobs.batch.disk_folder import NO_FOLDER
@@ -71,17 +71,18 @@ class Spark(SparkExecutor):
         with self._in_our_words():
             try:
                 with self._transformed(job, NO_FOLDER, ()) as made:
-                    schema = made.schema
+                    # Spark's own functions that convert schemas differ from release to release.
+                    schema = made.limit(0).toArrow().schema
             except ParseException:
                 # Alone, it has a clearer error.
                 _ = self._session.sql(f"EXPLAIN\n{job.declared.transform}").schema
                 raise
-            return with_output(job, to_arrow_schema(schema, timezone="UTC"))
+            return with_output(job, schema)
 
     @contextmanager
     def _transformed(self, job: Job, folder: StageFolder, read: Sequence[Piece]) -> Iterator[DataFrame]:
         """The rows of the transform; computing only the schema reads no records."""
-        shape = from_arrow_schema(spark_schema(job.columns))
+        shape = from_arrow_schema(spark_schema(job.columns), prefer_timestamp_ntz=True)
         numbers = self._session.range(0, len(read), 1, max(1, len(read)))
         # Other loads may use the same session.
         view = f"onceload_records_{token_hex(8)}"

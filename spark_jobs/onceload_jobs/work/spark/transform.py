@@ -48,9 +48,10 @@ def for_spark(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
 
 
 def _spark_type(arrow: pa.DataType | None, column_type: ColumnType) -> pa.DataType:
-    if column_type.kind not in _TEXTS:
-        return arrow
-    return pa.list_(pa.string()) if column_type.is_array else pa.string()
+    if column_type.kind in _TEXTS:
+        arrow = pa.list_(pa.string()) if column_type.is_array else pa.string()
+    # Spark names the values of lists, and may compare the schemas.
+    return pa.list_(pa.field("element", arrow.value_type)) if column_type.is_array else arrow
 
 
 def _text(value: object) -> object:
