@@ -15,10 +15,13 @@ from onceload.pipeline_yaml import Document
 from onceload.suite_file import read_suite
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch
+from onceload_core.postgres.quarantine import Fix, Selection, choose, get_record
+from onceload_core.verdicts import Order
 from onceload_jobs.load.staged.kept_batch import audit_batch
 from onceload_jobs.pipeline.columns import parse_column
-from onceload_jobs.pipeline.declared import Publish, Suite, Target, Write
-from onceload_jobs.quality.suggest import _asked, suggest
+from onceload_jobs.pipeline.declared import Publish, RecordProducer, Suite, Target, Write
+from onceload_jobs.quality.suggest import _BATCHES_MIN, _asked, suggest
+from onceload_jobs.recover.retry import retry
 from tests.loads.conftest import line
 from tests.loads.test_kept import publish_now, settings_of, stage
 
@@ -219,6 +222,30 @@ def test_a_big_table_is_looked_at_in_parts_and_nothing_of_it_changes(loads, monk
     # A part of the rows hides twins.
     assert ("id", "column_values_to_be_unique") not in found
     assert found["amount", "column_values_to_be_between"].expectation.kwargs["max_value"] == 12
+
+
+@pytest.mark.parametrize("retried_as", ["batch 4", "another name"])
+@pytest.mark.parametrize("producer", [None, RecordProducer(name="note", sequence="id", order=Order.ANY)])
+def test_only_batches_of_loads_are_counted(loads, producer, retried_as):
+    """A retry is not one of them, also if it has the name of the load before it."""
+    loads.declared = replace(loads.declared, producer=producer)
+    for batch in range(_BATCHES_MIN):
+        lines = [line(each) for each in range(100 * batch, 100 * (batch + 1))]
+        loads.write(f"{batch}.jsonl", "".join(lines))
+        if batch == _BATCHES_MIN - 1:
+            loads.write("bad.jsonl", '{"id": 1000, "amount": "bad", "note": "x"}\n')
+        loads.load(batch=f"batch {batch}")
+    asked = choose(loads.engine, Selection(pipeline="events")).held
+    (bad,) = (record.quarantine_id for record in asked)
+    fixed = {bad: Fix(raw=line(1000).encode(), digest=get_record(loads.engine, bad).digest)}
+
+    report = retry(loads.engine, loads.ledger, loads.declared, asked, batch=Batch(retried_as), fixed=fixed)
+    found, _ = drafted(loads)
+
+    assert report.retried == 1
+    of_rows = found[None, "table_row_count_to_be_between"]
+    assert of_rows.seen == "100 … 100 rows in 5 batches, 2026-11-22"
+    assert of_rows.expectation.kwargs == {"min_value": 10, "max_value": 1000}
 
 
 def test_rows_without_a_column_that_a_suite_may_concern_are_counted(loads):

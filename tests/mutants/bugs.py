@@ -1352,6 +1352,13 @@ BOARD_BUGS = (
         tests=("tests/loads/test_audit.py::test_an_expectation_may_query_another_table_by_its_bare_name",),
     ),
     Bug(
+        name="a retry of records with their own ids counts as a batch in a drafted suite",
+        file="spark_jobs/onceload_jobs/quality/quality.sql",
+        correct="AND retry.kind = 'retry'",
+        wrong="AND retry.kind = 'discard'",
+        tests=("tests/loads/test_suggest.py::test_only_batches_of_loads_are_counted",),
+    ),
+    Bug(
         name="files have the columns of the stage instead of those of the target",
         file="spark_jobs/onceload_jobs/load/road.py",
         correct="    if road is Road.BATCH:\n        return Writer.into_target(",

@@ -1,8 +1,14 @@
 -- name: batches
--- How many batches a pipeline has loaded, and how many rows the smallest and the largest brought.
+-- How many batches loads have brought, and how many rows the smallest and the largest had. A retry of records with ids
+-- of their own has an entry of a load too, by the same session.
 SELECT count(*) AS batches, min(rows) AS fewest, max(rows) AS most
   FROM (SELECT sum(loaded) AS rows FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id)
-         WHERE name = :pipeline AND kind = 'load' AND loaded > 0 GROUP BY batch) AS loaded;
+         WHERE name = :pipeline AND kind = 'load' AND loaded > 0
+           AND NOT EXISTS (SELECT FROM onceload.ledger AS retry
+                            WHERE retry.pipeline_id = ledger.pipeline_id AND retry.batch = ledger.batch
+                              AND retry.kind = 'retry' AND retry.session = ledger.session
+                              AND retry.epoch = ledger.epoch)
+         GROUP BY batch) AS loaded;
 
 -- name: guess_rows
 -- The planner's guess of how many rows a table has.
