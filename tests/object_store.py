@@ -45,13 +45,13 @@ class ObjectStore:
 
 
 @contextmanager
-def object_store(log: Path) -> Iterator[ObjectStore]:
+def object_store(log: Path, *, host: str = "127.0.0.1") -> Iterator[ObjectStore]:
     """Start one, and end it with the block."""
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
-            store = ObjectStore(f"http://127.0.0.1:{port}")
+            store = ObjectStore(f"http://{host}:{port}")
             _wait_for(store, process)
             yield store
         finally:
