@@ -7,8 +7,23 @@ from urllib.request import urlopen
 
 def jobs_of(ui: str) -> list[dict[str, Any]]:
     """The jobs of its only application."""
-    with urlopen(f"{ui}/api/v1/applications") as answer:
-        (application,) = json.load(answer)
-    with urlopen(f"{ui}/api/v1/applications/{application['id']}/jobs") as answer:
-        jobs: list[dict[str, Any]] = json.load(answer)
-        return jobs
+    return _answer(f"{_application(ui)}/jobs")
+
+
+def tasks_of(ui: str) -> list[dict[str, Any]]:
+    """Each try of each task of its only application, of all stages that began."""
+    application = _application(ui)
+    stages = [each for each in _answer(f"{application}/stages") if each["status"] not in ("PENDING", "SKIPPED")]
+    pages = (f"{application}/stages/{each['stageId']}/{each['attemptId']}/taskList?length=10000" for each in stages)
+    return [task for page in pages for task in _answer(page)]
+
+
+def _application(ui: str) -> str:
+    (application,) = _answer(f"{ui}/api/v1/applications")
+    return f"{ui}/api/v1/applications/{application['id']}"
+
+
+def _answer(address: str) -> list[dict[str, Any]]:
+    with urlopen(address) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+        return found

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import IO, Any
 
@@ -19,10 +20,9 @@ import pyspark
 
 from tests.waiting import PATIENCE_S, until
 
-_ROOT = Path(__file__).resolve().parents[2]
 _SPARK_HOME = Path(pyspark.__file__).parent
 #: Spark's Python workers are forked from a daemon, local sessions from a fork server.
-_FORKED_FROM = ("pyspark.daemon", "multiprocessing.forkserver")
+_FORKED_FROM = ("pyspark.daemon", "onceload_jobs.work.spark.daemon", "multiprocessing.forkserver")
 
 
 class NotAsPlanned(AssertionError):
@@ -75,6 +75,15 @@ class RunningLoad:
         for _ in range(2):
             self._process.terminate()
 
+    @contextmanager
+    def pausing_driver(self) -> Iterator[None]:
+        """Stop it for as long as the block runs; its workers go on."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def kill_worker(self) -> None:
         """One of the processes in which sessions run."""
         self.wait_until(lambda: bool(self.workers()))
@@ -114,7 +123,7 @@ class RunningLoad:
         return self._seen
 
     def workers(self) -> list[psutil.Process]:
-        return [each for each in self._descendants() if _is_worker(each)]
+        return [each for each in self._descendants() if is_worker(each)]
 
 
 def _descendants_of(pid: int) -> set[psutil.Process]:
@@ -123,13 +132,18 @@ def _descendants_of(pid: int) -> set[psutil.Process]:
     return set()
 
 
-def _is_worker(process: psutil.Process) -> bool:
+def is_worker(process: psutil.Process) -> bool:
+    """Whether it is one of the processes in which workers run."""
     try:
         parent = process.parent()
         own, its = " ".join(process.cmdline()), " ".join(parent.cmdline() if parent else ())
     except psutil.Error:
         return False
     return any(each in own and each in its for each in _FORKED_FROM)
+
+
+def _workers_of(process: psutil.Process) -> list[psutil.Process]:
+    return [each for each in _descendants_of(process.pid) if is_worker(each)]
 
 
 def _kill(processes: set[psutil.Process]) -> None:
@@ -150,12 +164,11 @@ def running_load(
 ) -> Iterator[RunningLoad]:
     """Load, as a shell would; whatever is left of it when the block ends is killed."""
     command = [sys.executable, "-m", "onceload", "load", str(pipeline_file), "--json", "--batch", batch, *options]
-    folder = pipeline_file.parent
     # Files, because a pipe that is not emptied would stop it.
-    with (folder / "said.json").open("w+b") as said, (folder / "words.txt").open("w+b") as words:
+    with TemporaryFile() as said, TemporaryFile() as words:
         process = subprocess.Popen(
             command,
-            cwd=_ROOT,
+            cwd=pipeline_file.parent,
             env={**os.environ, "ONCELOAD_DSN": dsn, **environment},
             stdin=subprocess.DEVNULL,
             stdout=said,
@@ -170,7 +183,7 @@ def running_load(
 
 
 #: Each is this machine; Spark takes them for different ones.
-_HOSTS = ("127.0.0.2", "127.0.0.3")
+HOSTS = ("127.0.0.2", "127.0.0.3")
 _CORES_PER_HOST = 3
 
 
@@ -180,12 +193,17 @@ class Cluster:
 
     address: str
     _folder: Path
+    #: Of its master, and of each host.
     _daemons: Sequence[psutil.Process]
 
     @property
     def options(self) -> Sequence[str]:
+        return ["--master", self.address, *(f"--conf={name}={value}" for name, value in self.settings.items())]
+
+    @property
+    def settings(self) -> Mapping[str, str]:
         """Any task that is slower than its fellows gets a copy, and one that fails is tried again."""
-        wanted = {
+        return {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
@@ -202,7 +220,6 @@ class Cluster:
             "spark.eventLog.rolling.enabled": "false",
             "spark.eventLog.dir": self._events.as_uri(),
         }
-        return ["--master", self.address, *(f"--conf={name}={value}" for name, value in wanted.items())]
 
     @property
     def _events(self) -> Path:
@@ -210,9 +227,13 @@ class Cluster:
 
     def kill_worker(self, rng: Random) -> None:
         """One of the processes that carry out tasks, if there are any."""
-        found = [each for daemon in self._daemons for each in _descendants_of(daemon.pid) if _is_worker(each)]
+        found = [each for daemon in self._daemons for each in _workers_of(daemon)]
         if found:
             _kill({rng.choice(found)})
+
+    def workers_on(self, host: str) -> list[psutil.Process]:
+        """The same, of one host."""
+        return _workers_of(self._daemons[1 + HOSTS.index(host)])
 
     def tasks_started(self) -> tuple[int, int]:
         """How many copies of tasks were started so far, and how many tries after a first one failed."""
@@ -234,8 +255,8 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
     with ExitStack() as running:
         master = running.enter_context(_daemon("master.Master", "--host", "127.0.0.1", "--port", "0", log=log))
         address = _find_in(log, r"spark://[\d.]+:\d+")
-        daemons = [master, *(running.enter_context(_host(host, address, folder)) for host in _HOSTS)]
-        for host in _HOSTS:
+        daemons = [master, *(running.enter_context(_host(host, address, folder)) for host in HOSTS)]
+        for host in HOSTS:
             _find_in(log, f"Registering worker {re.escape(host)}")
         yield Cluster(address=address, _folder=folder, _daemons=daemons)
 
