@@ -36,7 +36,7 @@ from tests.loads.storm.operations import (
     Words,
 )
 from tests.loads.storm.records import Form
-from tests.loads.storm.stand import Stand, open_server, open_stand
+from tests.loads.storm.stand import Stand, open_server, open_spark, open_stand
 from tests.loads.storm.world import PARTLY_LOADED, PARTLY_RETRIED
 
 #: So that several processes share them: as many as a minute or two has room for. `make faults` runs ten thousand.
@@ -307,6 +307,29 @@ def test_names_that_differ_only_in_case_are_two_whatever_happens(stand_with_icu:
         if fault := stand_with_icu.fault_of(drawn):
             fault.add_note(f"seed {seed}: {drawn.as_code()}")
             raise fault
+
+
+@pytest.mark.long(minutes=3)
+def test_each_record_is_there_as_often_as_it_should_be_over_a_resident_spark():
+    """Real tasks, of which one kills its process, with and without a transform; then whatever happens."""
+    killed = [Load(fault=Fault.TASK_KILLED, at=at) for at in (0, 1)]
+    found = [
+        Drawn(replace(words, transform=transform), (Append(_PLAIN, 12), each, Append(_OTHER, 3), Load()))
+        for words in (Words(), _RECORDS)
+        for transform in (None, Transform.SOME)
+        for each in killed
+    ]
+    drawn = [draw(seed, Theme.RESIDENT) for seed in range(1, 9)]
+    with (
+        open_server(Theme.RESIDENT) as dsn,
+        open_spark(Theme.RESIDENT) as remote,
+        open_stand(dsn, remote=remote) as stand,
+    ):
+        for each in (*found, *drawn):
+            if fault := stand.fault_of(each):
+                fault.add_note(each.as_code())
+                raise fault
+        assert stand.outcomes["killed tasks of Spark"] >= len(found)
 
 
 _REPLACING = Words(on_rewrite=OnRewrite.REPLACE)

@@ -9,7 +9,7 @@ import time
 import traceback
 
 from tests.loads.storm.drawing import Drawn, Theme, draw, shrunk
-from tests.loads.storm.stand import Stand, open_server, open_stand
+from tests.loads.storm.stand import Stand, open_server, open_spark, open_stand
 
 
 def main() -> int:
@@ -18,7 +18,11 @@ def main() -> int:
     seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
     started, found = time.monotonic(), 0
     print(f"seed {seed}", flush=True)
-    with open_server(arguments.theme) as server_dsn, open_stand(server_dsn) as stand:
+    with (
+        open_server(arguments.theme) as server_dsn,
+        open_spark(arguments.theme) as remote,
+        open_stand(server_dsn, remote=remote) as stand,
+    ):
         for number in range(arguments.sequences):
             if time.monotonic() - started > arguments.seconds or found >= arguments.findings:
                 break

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from tests.loads.storm.drawing import Theme, draw
-from tests.loads.storm.stand import open_server, open_stand
+from tests.loads.storm.stand import open_server, open_spark, open_stand
 from tests.loads.storm.world import Broken, Law
 
 #: Each waits for its server half of the time, so that two cores have room for three.
 _LANES = 3
+#: A job of Spark takes longer than all that a worker does for these few records.
+_FEWER_BY = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +41,16 @@ def run(sequences: int, *, seed: int) -> Iterator[Outcome]:
     each = ceil(sequences / len(Theme))
     for number, theme in enumerate(Theme):
         first, started = seed + number * each, time.monotonic()
-        shares = [range(first + lane, first + each, _LANES) for lane in range(_LANES)]
-        with ProcessPoolExecutor(_LANES, mp_context=multiprocessing.get_context("spawn")) as lanes:
-            found = [fault for some in lanes.map(_faults, [theme] * _LANES, shares) for fault in some]
+        share = ceil(each / _FEWER_BY) if theme is Theme.RESIDENT else each
+        shares = [range(first + lane, first + share, _LANES) for lane in range(_LANES)]
+        with (
+            open_spark(theme) as remote,
+            ProcessPoolExecutor(_LANES, mp_context=multiprocessing.get_context("spawn")) as lanes,
+        ):
+            found = [f for some in lanes.map(_faults, [theme] * _LANES, shares, [remote] * _LANES) for f in some]
         yield Outcome(
             theme=theme,
-            sequences=each,
+            sequences=share,
             lost=sum(law is Law.LOST for law, _ in found),
             repeated=sum(law is Law.REPEATED for law, _ in found),
             broken=tuple(words for _, words in found),
@@ -52,10 +58,10 @@ def run(sequences: int, *, seed: int) -> Iterator[Outcome]:
         )
 
 
-def _faults(theme: Theme, seeds: Sequence[int]) -> list[tuple[Law, str]]:
+def _faults(theme: Theme, seeds: Sequence[int], remote: str | None) -> list[tuple[Law, str]]:
     logging.disable(logging.CRITICAL)
     found = []
-    with open_server(theme) as server_dsn, open_stand(server_dsn) as stand:
+    with open_server(theme) as server_dsn, open_stand(server_dsn, remote=remote) as stand:
         for seed in seeds:
             fault = stand.fault_of(draw(seed, theme))
             if fault is not None:

@@ -102,6 +102,11 @@ class Theme(StrEnum):
     CLOCK = "a clock that jumps"
     LAYOUTS = "an edit of where fields are"
     CUT = "files of rows that are cut or gone"
+    RESIDENT = "loads over a resident Spark"
+
+
+#: Without a server of Spark, loads over it are as all others are.
+_DRAWN = tuple(theme for theme in Theme if theme is not Theme.RESIDENT)
 
 
 def draw(seed: int, theme: Theme | None = None) -> Drawn:
@@ -109,7 +114,7 @@ def draw(seed: int, theme: Theme | None = None) -> Drawn:
     rng = Random(seed)
     # Drawn apart, so that a sequence is the same in each typed form.
     typed = Random(f"{seed} typed").choice(TYPED)
-    return _Drawing(rng, theme or rng.choice(tuple(Theme)), typed=typed).sequence()
+    return _Drawing(rng, theme or rng.choice(_DRAWN), typed=typed).sequence()
 
 
 def _is_refused(words: Words) -> bool:
@@ -167,6 +172,7 @@ class _Drawing:
             Theme.CLOCK: self._of_jumps,
             Theme.LAYOUTS: self._of_layouts,
             Theme.CUT: self._of_cut_files,
+            Theme.RESIDENT: self._of_resident_spark,
         }
         return ways[theme](bare)
 
@@ -305,6 +311,22 @@ class _Drawing:
             return replace(stopped, then=(Cut(rng.choice(tuple(Left))),))
 
         return [while_it_publishes, while_it_publishes, while_it_stages, self._append, self._append, self._rewrite]
+
+    def _of_resident_spark(self, bare: Words) -> list[Maker]:
+        """No load has a board, whose sessions would wait as long as those of real loads."""
+        rng = self._rng
+        kinds = (self._plain, self._by_content, self._merged, self._of_producers, self._of_messages, self._transformed)
+        declare: Callable[[Words], Words] = rng.choice(kinds)
+        self._words = replace(declare(bare), in_postgres=rng.random() < 0.2)
+        if self._words.transform is Transform.NULLS:
+            # Spark's rows without a key are refused.
+            self._words = replace(self._words, transform=Transform.ONE)
+        self._sizes = (3, 8, 12, 20)
+
+        def struck() -> Operation:
+            return self._struck(rng.choice((Fault.TASK_KILLED, *Fault)))
+
+        return [struck, struck, self._append, self._rewrite, self._load, self._kept]
 
     # The pipeline file.
 

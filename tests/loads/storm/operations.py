@@ -90,11 +90,13 @@ class Words:
 
     @property
     def _sql(self) -> str:
-        """Postgres runs it. What Spark makes of a record is made in Python here."""
+        """What Spark makes of a record is made in Python where there is no Spark."""
         rows = "uid % 3" if self.transform is Transform.SOME else "1"
         key = "CASE WHEN uid % 3 > 0 THEN k END" if self.transform is Transform.NULLS else "k"
-        parts = f"generate_series(CAST(0 AS bigint), {rows} - 1) AS part"
-        return f"SELECT records.*, {key} AS made, part FROM records, {parts}"
+        made = f"SELECT records.*, {key} AS made, part FROM records"
+        if self.in_postgres:
+            return f"{made}, generate_series(CAST(0 AS bigint), {rows} - 1) AS part"
+        return f"{made} LATERAL VIEW explode(slice(array(0L, 1L), 1, CAST({rows} AS int))) AS part"
 
     def declared(self, *, pipeline: str, folder: str, target: str) -> Declared:
         path = f"{folder}/{self.pattern}"

@@ -1,25 +1,31 @@
 """Where sequences are carried out."""
 
+import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import psycopg2
 from sqlalchemy import Engine
 
-from onceload import schema
+from onceload import resident, schema
 from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.work.spark.connect import connected
+from onceload_jobs.work.spark.spark import Spark
 from onceload_jobs.write import evolve
 from onceload_jobs.write import patience as loading
 from tests.loads.storm.drawing import Drawn, Theme
 from tests.loads.storm.folder import Folder
 from tests.loads.storm.strikes import listening
 from tests.loads.storm.world import World
+from tests.ports import free_port
 from tests.servers import (
     execute,
     temporary_database,
@@ -27,6 +33,8 @@ from tests.servers import (
     temporary_server_with_icu,
     version_with_icu,
 )
+
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass
@@ -38,6 +46,8 @@ class Stand:
     engine: Engine
     #: A collation in which case makes no difference, if the server has one.
     caseless: str | None = None
+    #: What runs the workers of loads, if not this process.
+    spark: Spark | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -54,6 +64,7 @@ class Stand:
             engine=self.engine,
             words=sequence.words,
             caseless=self.caseless,
+            spark=self.spark,
         )
         try:
             for operation in sequence.operations:
@@ -85,8 +96,24 @@ def _caseless(dsn: str) -> str | None:
 
 
 @contextmanager
-def open_stand(server_dsn: str) -> Iterator[Stand]:
-    with temporary_database(server_dsn) as dsn:
+def open_spark(theme: Theme | None) -> Iterator[str | None]:
+    """The address of a resident Spark, if the theme is about it; its workers import what these tests send them."""
+    if theme is not Theme.RESIDENT:
+        yield None
+        return
+    with TemporaryDirectory(prefix="onceload-resident-") as home:
+        with patch.dict(os.environ, PYTHONPATH=str(_ROOT)):
+            spark = resident.start(Path(home), port=free_port(), ui_port=free_port())
+        try:
+            yield spark.remote
+        finally:
+            resident.stop(Path(home))
+
+
+@contextmanager
+def open_stand(server_dsn: str, *, remote: str | None = None) -> Iterator[Stand]:
+    with temporary_database(server_dsn) as dsn, ExitStack() as opened:
+        spark = opened.enter_context(connected("storm", remote, batch="")) if remote else None
         # Nothing here crashes the server, and what it has said is all that counts.
         execute(
             dsn,
@@ -99,7 +126,7 @@ def open_stand(server_dsn: str) -> Iterator[Stand]:
         evolve._PATIENCE_S, of_table = 3.0, evolve._PATIENCE_S
         try:
             with listening():
-                yield Stand(dsn=dsn, server_dsn=server_dsn, engine=engine, caseless=_caseless(dsn))
+                yield Stand(dsn=dsn, server_dsn=server_dsn, engine=engine, caseless=_caseless(dsn), spark=spark)
         finally:
             loading._PATIENCE_S, evolve._PATIENCE_S = before, of_table
             engine.dispose()

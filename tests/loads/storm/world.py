@@ -1,6 +1,7 @@
 """The files, the pipeline file and the database of one sequence, and how each operation is carried out."""
 
 import os
+import signal
 import threading
 import time
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -51,6 +53,7 @@ from onceload_jobs.verify.findings import Kind as Differing
 from onceload_jobs.verify.verify import verify
 from onceload_jobs.work.read_chunk import Reading
 from onceload_jobs.work.spark.made_rows import MadePieces, made_piece
+from onceload_jobs.work.spark.spark import Spark
 from onceload_jobs.work.spark.transform import as_declared, for_spark, with_output
 from tests.loads.storm import laws
 from tests.loads.storm.aside import Aside
@@ -140,6 +143,8 @@ class World:
     words: Words
     #: A collation in which case makes no difference, if the server has one.
     caseless: str | None = None
+    #: What runs the workers of loads, if not this process.
+    spark: Spark | None = None
     declared: laws.Declared = field(default_factory=laws.Declared)
     #: How loads ended, to know whether anything was tried at all.
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -259,7 +264,11 @@ class World:
         self._may_vanish |= (replaces or words.takes_rows_away) and not keeps
 
         def run(strike: Strike) -> Report:
-            return load(declared, how, batch=Batch(batch), executor=Tasks(self, asked, strike, words))
+            if self.spark is None:
+                return load(declared, how, batch=Batch(batch), executor=Tasks(self, asked, strike, words))
+            # A worker kills itself, and is struck by nothing else.
+            strike.in_task = asked.fault is Fault.TASK_KILLED
+            return load(declared, how, batch=Batch(batch), executor=SparkTasks(self.spark, asked, self.outcomes))
 
         ended = self._strike_at(asked, run, batch=batch)
         if not isinstance(ended.error, WrongUse):
@@ -785,6 +794,52 @@ class Tasks:
 
     def writing(self, job: Job) -> Job:
         return job if self.words.transform is None else with_output(job, _output(job))
+
+
+@dataclass(frozen=True)
+class SparkTasks:
+    """Real tasks of Spark, of which one may kill its process when it is first tried."""
+
+    spark: Spark
+    asked: Load
+    outcomes: Counter[str]
+
+    @property
+    def slots(self) -> int:
+        return self.spark.slots
+
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        all_items = list(items)
+        if self.asked.fault is not Fault.TASK_KILLED or not all_items:
+            yield from self.spark.each(function, all_items)
+            return
+        with TemporaryDirectory(prefix="storm-killed-") as folder:
+            killed = Path(folder) / "killed"
+            dying = partial(_dying_once, function, killed, is_late=self.asked.at % 2 == 0)
+            victim = self.asked.at % len(all_items)
+            numbered = [(item, number == victim) for number, item in enumerate(all_items)]
+            yield from self.spark.each(dying, numbered)
+            self.outcomes["killed tasks of Spark"] += killed.exists()
+
+    def close(self) -> None:
+        pass
+
+    def transform(self, job: Job, reading: Reading, read: Sequence[Piece]) -> MadePieces:
+        return self.spark.transform(job, reading, read)
+
+    def writing(self, job: Job) -> Job:
+        return self.spark.writing(job)
+
+
+def _dying_once(function: Callable[[Any], Any], killed: Path, item: tuple[Any, bool], *, is_late: bool) -> object:
+    """Before or after the task has worked, its process is killed; the next try of it is not."""
+    work, is_victim = item
+    dies = is_victim and not killed.exists()
+    result = function(work) if is_late or not dies else None
+    if dies:
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
 
 
 #: The session that a worker of a batch has in the end: none.
