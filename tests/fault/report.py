@@ -12,7 +12,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,8 @@ from tests.fault.sizes import (
 )
 from tests.fault.sweep import Fault, Outcome, in_lanes, run_trial, trials
 from tests.fault.zombies import hauntings, run_haunting
-from tests.loads import crowd, failover, plugs
+from tests.loads import crowd, failover, plugs, resident_plugs
+from tests.loads.resident_stand import open_resident_stand, open_speculating_stand
 from tests.loads.storm import campaign
 from tests.servers import execute
 
@@ -159,7 +160,9 @@ def _core_line(fault: str, seed: int, run: Callable[[], list[Outcome]]) -> Line:
 def _loads(divisor: int, seed: int) -> Half:
     size = LOADS_IN_FULL.divided_by(divisor)
     asked = plugs.trials(plugs.Fault, repeats=size.repeats, seed=seed)
-    print(f"seed {seed}: {len(asked)} loads, and two of {_in_groups(size.rows_large)} rows", flush=True)
+    over_spark = resident_plugs.trials(resident_plugs.Fault, repeats=size.repeats_resident, seed=seed)
+    number = len(asked) + len(over_spark)
+    print(f"seed {seed}: {number} loads, and two of {_in_groups(size.rows_large)} rows", flush=True)
     with plugs.open_stand(lines=size.rows) as stand:
         postgres = str(execute(stand.server.dsn(), "SHOW server_version")[0][0])
         lines = [
@@ -168,16 +171,31 @@ def _loads(divisor: int, seed: int) -> Half:
         ]
     with plugs.open_stand(lines=size.rows_large) as stand:
         large = [_large_line(stand, way, seed=seed) for way in (plugs.Way.STAGED, plugs.Way.DIRECT)]
+    resident = list(_over_spark(size, over_spark, seed=seed))
     return Half(
-        is_good=all(line.is_good for line in (*lines, *large)),
-        words=_loads_words(size, lines, large, seed=seed, postgres=postgres),
+        is_good=all(line.is_good for line in (*lines, *large, *resident)),
+        words=_loads_words(size, lines, large, resident, seed=seed, postgres=postgres),
     )
 
 
 def _loads_line(stand: plugs.Stand, what: str, asked: Sequence[plugs.Trial], *, seed: int) -> Line:
-    outcomes = [plugs.run_trial(stand, trial) for trial in asked]
+    return _loads_line_of([plugs.run_trial(stand, trial) for trial in asked], what, seed=seed)
+
+
+def _loads_line_of(outcomes: Sequence[plugs.Outcome], what: str, *, seed: int) -> Line:
     calls, seconds = sum(each.calls for each in outcomes), sum(each.seconds for each in outcomes)
     return _line(what, (len(outcomes), *_counted(outcomes), calls, seconds), seed=seed, outcomes=outcomes)
+
+
+def _over_spark(size: LoadsSize, asked: Sequence[resident_plugs.Trial], *, seed: int) -> Iterator[Line]:
+    """Those that stall a host have a Spark of two hosts."""
+    stalling = [each for each in asked if each.fault is resident_plugs.Fault.SPECULATED]
+    others = [each for each in asked if each not in stalling]
+    for trials_there, opened in ((others, open_resident_stand), (stalling, open_speculating_stand)):
+        with opened(lines=size.rows) as stand:
+            for what in dict.fromkeys(each.what for each in trials_there):
+                outcomes = [resident_plugs.run_trial(stand, each) for each in trials_there if each.what == what]
+                yield _loads_line_of(outcomes, what, seed=seed)
 
 
 def _sequences(divisor: int, seed: int) -> Half:
@@ -400,6 +418,7 @@ def _loads_words(
     size: LoadsSize,
     lines: Sequence[Line],
     large: Sequence[Line],
+    resident: Sequence[Line],
     *,
     seed: int,
     postgres: str,
@@ -409,9 +428,9 @@ def _loads_words(
 Each run is a real `onceload load` of {_in_groups(size.rows)} records: a driver, and its sessions in Spark's Python \
 workers or in local processes.
 Its files are one that is split into chunks, one that cannot be split, and small ones that are bundled.
-Some loads read Parquet files of many row groups, or begin in local processes while Spark starts and end in Spark.
+Some loads read Parquet files of many row groups.
 Some find what is new by the producers that the records name, or by their business ids.
-Some have a transform in Postgres: a query whose rows are the records.
+Some have a transform in Postgres or in Spark: a query whose rows are the records.
 A fault hits it as soon as some of its pieces are visible. It is then called again under its name until a call finds \
 nothing new.
 *Lost* counts records that are missing at the end, *repeated* those that are in the target or in quarantine more than \
@@ -432,6 +451,15 @@ Spark ran on two hosts, and started a second copy of each task that was slower t
 slots: *copies* counts these copies, and *retries* the attempts after a failed one.
 
 {_table(_LARGE_COLUMNS, large)}
+
+The last loads use a resident Spark through a network of their own, with files in smaller chunks.
+A fault hits them while a job of Spark runs. Each fault has to show that it hit: a task failed, a load was killed, a \
+copy of a task began, or a file was changed that the paused load had not copied yet.
+Where the network is cut, silent or slow, workers do not see the folder of the load, so rows cross the network.
+The next call has to finish whatever came of the first, and `onceload verify --deep` has to find no difference.
+Stages are also filled, removed and changed under local processes.
+
+{_table(_LOADS_COLUMNS, resident)}
 """
 
 
@@ -441,6 +469,8 @@ def _sequences_words(lines: Sequence[Line], *, seed: int) -> str:
 Each sequence is a randomly drawn pipeline with randomly drawn events: edits of the pipeline file, files \
 that grow, are replaced, copied or rotated, loads that are hit by a fault, retries, replacements and rewinds.
 Each theme makes one kind of event more likely.
+Workers are calls in one process, or processes forked from it. Only loads over a resident Spark have real tasks: one \
+that is struck kills its process, and Spark tries it again. They take longer, so there are fewer of these sequences.
 An independent counter identifies records by their own values.
 After each step, it reports records that are present too often.
 After each load, it also reports records that are missing without being named by the load.

@@ -31,6 +31,8 @@ class Size:
 class LoadsSize:
     #: Runs of each fault with each way to publish.
     repeats: int
+    #: The same over a resident Spark.
+    repeats_resident: int
     rows: int
     #: Of the load whose server crashes again and again; fewer are loaded before anything could happen to them.
     rows_large: int
@@ -39,6 +41,7 @@ class LoadsSize:
         """A quick look, with at least one run of everything."""
         return LoadsSize(
             repeats=max(1, self.repeats // divisor),
+            repeats_resident=max(1, self.repeats_resident // divisor),
             rows=self.rows,
             rows_large=max(300_000, self.rows_large // divisor),
         )
@@ -73,8 +76,8 @@ def _smaller(size: crowd.Size, divisor: int) -> crowd.Size:
 IN_CI = Size(repeats=3, zombies=24)
 #: With `make faults`: 882 runs of the sweep, 336 of them with a COMMIT that gets no answer.
 IN_FULL = Size(repeats=14, zombies=100)
-#: With `make faults`: 120 runs of real loads, and two large ones.
-LOADS_IN_FULL = LoadsSize(repeats=2, rows=200_000, rows_large=500_000)
+#: With `make faults`: 112 runs of real loads, two large ones, and 132 over a resident Spark.
+LOADS_IN_FULL = LoadsSize(repeats=2, repeats_resident=1, rows=200_000, rows_large=500_000)
 #: With `make faults`: random sequences of all that may happen.
 SEQUENCES_IN_FULL = 10_000
 #: With every change: one run, of a mode that its seed chooses.
