@@ -35,7 +35,7 @@ spark.network.timeout 30s
 spark.network.timeoutInterval 5s
 spark.executor.heartbeatInterval 5s
 spark.rpc.askTimeout 120s
-# Of each worker, the server of Spark Connect takes one core, and a load in a session of its own the other.
+# The server of Spark Connect takes one core of each worker, and a load in a session of its own the other.
 spark.cores.max 2
 spark.ui.port 4040
 """
@@ -186,7 +186,7 @@ def check_words(loading: "subprocess.Popen[str]", why: str) -> None:
 
 
 def load_until_done(site, here, environment, *options):
-    """The same command, as often as it says so."""
+    """The same command, as often as its exit code asks for it."""
     for _ in range(5):
         with ended(load_from(site.driver, here, environment, *options)) as loading:
             _, why = loading.communicate(timeout=PATIENCE_S)

@@ -193,7 +193,7 @@ class Cluster:
 
     address: str
     _folder: Path
-    #: Of its master, and of each host.
+    #: The processes of its master, and those of each host.
     _daemons: Sequence[psutil.Process]
 
     @property

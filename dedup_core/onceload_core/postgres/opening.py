@@ -42,7 +42,7 @@ def open_session(connection: Connection, pipeline: str, name: SessionName, *, ve
 def open_session_of_load(
     connection: Connection, pipeline_id: int, pipeline: str, name: SessionName, *, version: Version
 ) -> Opened:
-    """The same for a load, which knows the number of its pipeline and is told how long ago a snapshot was taken."""
+    """The same for a load, which knows the number of its pipeline and needs the age of its last snapshot."""
     check_name("session", name)
     row = connection.execute(_OPEN_SESSION_OF_LOAD, {"pipeline_id": pipeline_id, "session": name}).one()
     refuse_other_version(pipeline, version, version_in(row))

@@ -41,17 +41,16 @@ def for_spark(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
     for number, column in enumerate(columns):
         if column.type.kind in _TEXTS:
             values = pa.array(
-                [_text(value) for value in rows.column(number).to_pylist()], _spark_type(None, column.type)
+                [_text(value) for value in rows.column(number).to_pylist()], _spark_type(pa.string(), column.type)
             )
             rows = rows.set_column(number, column.name, values)
     return rows
 
 
-def _spark_type(arrow: pa.DataType | None, column_type: ColumnType) -> pa.DataType:
-    if column_type.kind in _TEXTS:
-        arrow = pa.list_(pa.string()) if column_type.is_array else pa.string()
+def _spark_type(arrow: pa.DataType, column_type: ColumnType) -> pa.DataType:
+    one = pa.string() if column_type.kind in _TEXTS else arrow.value_type if column_type.is_array else arrow
     # Spark names the values of lists, and may compare the schemas.
-    return pa.list_(pa.field("element", arrow.value_type)) if column_type.is_array else arrow
+    return pa.list_(pa.field("element", one)) if column_type.is_array else one
 
 
 def _text(value: object) -> object:
