@@ -193,7 +193,7 @@ class Cluster:
 
     address: str
     _folder: Path
-    #: The processes of its master, and those of each host.
+    #: Its master, and each host.
     _daemons: Sequence[psutil.Process]
 
     @property

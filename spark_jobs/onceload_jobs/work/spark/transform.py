@@ -40,17 +40,18 @@ def spark_schema(columns: Sequence[Column]) -> pa.Schema:
 def for_spark(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
     for number, column in enumerate(columns):
         if column.type.kind in _TEXTS:
-            values = pa.array(
-                [_text(value) for value in rows.column(number).to_pylist()], _spark_type(pa.string(), column.type)
-            )
-            rows = rows.set_column(number, column.name, values)
+            values = [_text(value) for value in rows.column(number).to_pylist()]
+            arrow = _spark_type(rows.schema.field(number).type, column.type)
+            rows = rows.set_column(number, column.name, pa.array(values, arrow))
     return rows
 
 
 def _spark_type(arrow: pa.DataType, column_type: ColumnType) -> pa.DataType:
-    one = pa.string() if column_type.kind in _TEXTS else arrow.value_type if column_type.is_array else arrow
+    is_text = column_type.kind in _TEXTS
+    if not column_type.is_array:
+        return pa.string() if is_text else arrow
     # Spark names the values of lists, and may compare the schemas.
-    return pa.list_(pa.field("element", one)) if column_type.is_array else one
+    return pa.list_(pa.field("element", pa.string() if is_text else arrow.value_type))
 
 
 def _text(value: object) -> object:
