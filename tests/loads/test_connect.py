@@ -169,7 +169,8 @@ def test_a_program_reads_the_records_of_a_source_as_they_are_loaded(loads, spark
 def test_a_client_without_the_token_is_refused(loads, spark):
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), remote=f"{spark.address}/;token=wrong")
 
-    with pytest.raises(SparkUnreachable, match=f"Spark at {spark.address} does not answer") as refused:
+    refusal = f"Spark at {spark.address} does not answer: Invalid authentication token"
+    with pytest.raises(SparkUnreachable, match=refusal) as refused:
         load(loads.declared, settings, batch=new_batch())
 
     assert "wrong" not in str(refused.value)

@@ -1,5 +1,6 @@
 """Errors of Spark, in one line."""
 
+import re
 from contextlib import suppress
 
 from pyspark.errors import PySparkException
@@ -17,6 +18,9 @@ except ImportError:
 #: What a session of Spark may raise.
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, RpcError, OSError)
 
+#: What an error of gRPC says is in one of its lines, and the others are about the call.
+_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
+
 
 def message_of(error: Exception) -> str:
     """The error in one line: from the task's own traceback, or from Spark."""
@@ -24,6 +28,8 @@ def message_of(error: Exception) -> str:
     # Spark's errors ask its JVM for their text, and that may be gone.
     with suppress(*SPARK_ERRORS):
         text = str(error)
+    if details := _DETAILS.search(text):
+        return details[1]
     _, is_ours, trace = text.rpartition("Traceback (most recent call last):")
     lines = [line for line in trace.splitlines() if line.strip()]
     if is_ours:
