@@ -139,9 +139,13 @@ def test_a_row_of_half_a_lineage_is_refused(request, tasks, who):
 def test_records_of_which_a_transform_makes_no_row_are_filtered(devices, tasks, made, filtered):
     devices.write("a.jsonl", record("d1", 0, ["a"]) + record("d1", 1, ["b"]) + record("d1", 1, ["c"]))
 
-    report = load_by_spark(devices, tasks, transform=f"SELECT dev, seq, _producer_id, _sequence FROM records {made}")
+    transform = f"SELECT dev, seq, _producer_id, _sequence FROM records {made}"
+    report = load_by_spark(devices, tasks, transform=transform)
+    devices.write("b.jsonl", record("d1", 0, ["d"]))
+    again = load_by_spark(devices, tasks, transform=transform)
 
     assert (report.loaded, report.duplicates, report.filtered) == (2 - filtered, 1, filtered)
+    assert (again.loaded, again.duplicates, again.filtered) == (0, 1, 0)
     assert verify(devices.declared, devices.engine).differing == 0
 
 
