@@ -21,5 +21,5 @@ def test_each_step_of_the_demo_holds():
 
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert "processes (SIGKILL) during the load; no row is loaded" in said
+    assert "its task is killed (SIGKILL) during the load; no row is loaded" in said
     assert "each is one row; none lost, none duplicated" in said

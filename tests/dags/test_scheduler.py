@@ -24,7 +24,7 @@ from playwright.sync_api import Page
 from onceload import cli, stack
 from onceload.airflow_api import AirflowApi
 from onceload_core.errors import ExitCode, SettingRefused
-from onceload_jobs.work import load_delivery
+from onceload_jobs.read import blocks as loading
 from tests.console.browser import CHROMIUM, Watched, chromium, follow
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
@@ -557,7 +557,7 @@ def make_dead_letter(running, landing):
 
     file = landing.parent / "pipelines" / "undelivered.yaml"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(load_delivery, "read_parts", fail)
+        patched.setattr(loading, "read_parts", fail)
         code = cli.main(["consume", str(file), "--session", "one"], {**os.environ, "ONCELOAD_DSN": running.dsn})
     assert code == ExitCode.NEEDS_A_PERSON
 
