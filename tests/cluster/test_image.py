@@ -113,7 +113,7 @@ def test_its_checks_pass_but_for_the_database(image):
     )
 
     checks = {each["name"]: each["healthy"] for each in json.loads(done.stdout)["checks"]}
-    assert checks == {"python": True, "java": True, "disk": True, "database": False}
+    assert checks == {"python": True, "java": True, "pyspark": True, "disk": True, "database": False}
 
 
 @pytest.fixture(scope="module")
