@@ -186,7 +186,7 @@ def check_words(loading: "subprocess.Popen[str]", why: str) -> None:
 
 
 def load_until_done(site, here, environment, *options):
-    """The same command, until it has loaded everything."""
+    """The same command, as often as its exit code asks for it."""
     for _ in range(5):
         with ended(load_from(site.driver, here, environment, *options)) as loading:
             _, why = loading.communicate(timeout=PATIENCE_S)
