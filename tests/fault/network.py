@@ -35,6 +35,7 @@ class Network:
         self._carried = dict.fromkeys(Condition, 0)
         self._listener = socket.create_server((_HOST, 0))
         self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._connected: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
         self._listening.start()
@@ -45,7 +46,8 @@ class Network:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.become(Condition.CUT)
-        self._listening.join(timeout=PATIENCE_S)
+        for thread in (self._listening, *self._connected):
+            thread.join(timeout=PATIENCE_S)
 
     @property
     def port(self) -> int:
@@ -90,10 +92,17 @@ class Network:
                 client.close()
                 server.close()
                 continue
-            for source, sink, is_answer in ((client, server, False), (server, client, True)):
-                threading.Thread(
-                    target=self._carry, args=(source, sink), kwargs={"is_answer": is_answer}, daemon=True
-                ).start()
+            self._connected.append(threading.Thread(target=self._connect, args=(client, server), daemon=True))
+            self._connected[-1].start()
+
+    def _connect(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server:
+            back = threading.Thread(target=self._carry, args=(server, client), kwargs={"is_answer": True}, daemon=True)
+            back.start()
+            self._carry(client, server, is_answer=False)
+            back.join()
+        with self._changed:
+            self._sides -= {client, server}
 
     def _carry(self, source: socket.socket, sink: socket.socket, *, is_answer: bool) -> None:
         with suppress(OSError):
@@ -102,8 +111,6 @@ class Network:
         for side in (source, sink):
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
-        with self._changed:
-            self._sides -= {source, sink}
 
     def _hand_on(self, content: bytes, sink: socket.socket, *, is_answer: bool) -> None:
         left = content
