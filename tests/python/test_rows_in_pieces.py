@@ -53,7 +53,7 @@ class Pieces:
         return onceload.Pipeline(small, made.settings)
 
     def load(self, rows: Any, *, reached: Callable[[CommitStep], None], batch: str = "b", **changes: Any) -> Report:
-        """A call whose steps are observed."""
+        """A call that reports its steps."""
         declared = self.pipeline(**changes).declared
         return load_rows(
             declared,

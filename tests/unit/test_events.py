@@ -11,7 +11,7 @@ from onceload_core.errors import SettingRefused
 from onceload_core.events import event, show_events
 
 ROOT = Path(__file__).parents[2]
-_LOGGED = re.compile(r"(?:\bevent|_warn)\(\s*\"(\w+)\"")
+_LOGGED = re.compile(r"(?:(?:\bevent|_warn)\(\s*|\bis_logged_as(?:: str)? ?= ?)\"(\w+)\"")
 _LISTED = re.compile(r"^\| `(\w+)` \| (?:debug|info|warning) \|", re.MULTILINE)
 
 

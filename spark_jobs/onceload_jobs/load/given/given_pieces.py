@@ -43,7 +43,7 @@ class _Waiting:
 
 
 class GivenPieces(RowsInMemory):
-    """The new rows of a call, in pieces of bounded size."""
+    """The rows that are not loaded yet, in pieces of bounded size."""
 
     def __init__(self, call: Call, folder: StageFolder) -> None:
         super().__init__(Writer.into_target(call.job.declared.target, call.job.written))
