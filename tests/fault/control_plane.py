@@ -477,9 +477,7 @@ class Lane:
                     f"session JOIN onceload.pipeline USING (pipeline_id) WHERE {mine} AND session.name = '{run}/plan'"
                 )
             case Moment.IN_HAND:
-                return at_work.task == "load" and self._is_any(
-                    f"delivery WHERE batch = '{run}' AND work IS NOT NULL AND state = 'held'"
-                )
+                return at_work.task == "load" and self._is_any(f"delivery WHERE batch = '{run}' AND state = 'held'")
             case Moment.KEPT:
                 return self._is_any(f"delivery WHERE batch = '{run}' AND stage IS NOT NULL")
             case Moment.LATER:

@@ -10,11 +10,11 @@ from onceload import schema
 from onceload_core.errors import SessionFenced
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.executor.executor import Raised, called
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
 from onceload_jobs.pipeline.declared import Publish
-from onceload_jobs.work.session import Worker
 from tests.fault.sizes import chosen_seed
 from tests.fault.standby import Successor, open_site
 from tests.loads.conftest import InThisProcess, Loads, declared_for, line
@@ -83,23 +83,22 @@ def fail_over_and_load(site, loads, zombie):
 
 
 class InHand(InThisProcess):
-    """A session takes one delivery, and something happens before it is loaded."""
+    """A task has its chunk, and something happens before it loads it."""
 
     def __init__(self, happens):
         self._happens = happens
 
-    def run(self, job, sessions):
-        worker = Worker(job, sessions[0])
-        try:
-            assert worker.open(waits=False)
-            session = worker._session
-            assert session is not None
-            handed = worker._board.take(session)
-            assert handed is not None
-            self._happens(lambda: worker._load_whole_or_by_file(replace(job, session=session), handed))
-        finally:
-            worker.close()
-        return []
+    def each(self, function, items):
+        (item,) = items
+        outcomes = []
+
+        def work():
+            outcomes.append(called(function, item))
+            if isinstance(outcomes[-1], Raised):
+                raise outcomes[-1].error
+
+        self._happens(work)
+        yield 0, outcomes[-1]
 
 
 @contextmanager
