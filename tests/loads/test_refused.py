@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import PipelineBusy, RowsRefused, SettingRefused, TooManyQuarantined
+from onceload_core.errors import CommitOutcomeUnknown, PipelineBusy, RowsRefused, SettingRefused, TooManyQuarantined
+from onceload_core.names import ProducerId
+from onceload_core.ports import Knowledge, Session
+from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import is_lost
 from onceload_core.postgres.quarantine import Selection, choose
+from onceload_core.replay import ProducerState
+from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import new_batch
@@ -28,6 +33,7 @@ from onceload_jobs.pipeline.declared import (
     RecordProducer,
     UnknownFields,
 )
+from onceload_jobs.publish.commits import publish_commit
 from onceload_jobs.publish.table_road import publish
 from onceload_jobs.recover.retry import RetryReport, retry
 from onceload_jobs.write import find_refused
@@ -487,3 +493,37 @@ def test_a_retried_record_is_read_as_the_column_that_came_meanwhile(loads):
 
     assert report.retried == 2
     assert loads.rows("id, x") == [(1, None), (2, "5"), (3, "7")]
+
+
+def test_rows_of_a_commit_without_an_answer_are_not_taken_for_bad_where_each_may_be_there_once(loads, monkeypatch):
+    """The commit takes effect after the look that asks for it."""
+    make_target(
+        loads,
+        "CREATE TABLE target"
+        " (id bigint UNIQUE, amount numeric(12,2), note text, _producer_id bigint, _sequence bigint)",
+    )
+    loads.write("a.jsonl", "".join(map(line, range(20))))
+    know = PostgresLedger.know
+    lost, too_early = [True], [True]
+
+    def unanswered(*args: Any, **more: Any) -> Any:
+        position = publish_commit(*args, **more)
+        if lost:
+            lost.clear()
+            raise CommitOutcomeUnknown("events", "b", "the line went dead")
+        return position
+
+    def too_early_once(ledger: PostgresLedger, session: Session, producer_ids: Sequence[ProducerId]) -> Any:
+        if too_early and not lost:
+            too_early.clear()
+            nothing = Knowledge(state=ProducerState(name="a.jsonl", consumed=SpanSet()), claimed=SpanSet())
+            return dict.fromkeys(producer_ids, nothing)
+        return know(ledger, session, producer_ids)
+
+    monkeypatch.setattr("onceload_jobs.publish.batch_road.publish_commit", unanswered)
+    monkeypatch.setattr(PostgresLedger, "know", too_early_once)
+
+    report = loads.load()
+
+    assert (counts(report), report.notes) == ((20, 0, 0), ())
+    assert loads.rows() == list(range(20))

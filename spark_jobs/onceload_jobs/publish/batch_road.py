@@ -13,7 +13,7 @@ from onceload_core.ports import Claim
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import translated
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.piece import Piece, Pieces
+from onceload_jobs.batch.piece import Piece, Pieces, advances_of
 from onceload_jobs.batch.used_ids import IdTables
 from onceload_jobs.publish.commits import commit_of, publish_commit
 from onceload_jobs.publish.copy_pieces import Copying
@@ -93,7 +93,12 @@ class BatchRoad:
         writer = Writer.into_target(job.declared.target, job.written)
         self._ids.create(connection)
         copying = Copying(
-            job=job, pieces=pieces, writer=writer, ids=self._ids, checks_each_piece=self._checks_each_piece
+            job=job,
+            pieces=pieces,
+            writer=writer,
+            ids=self._ids,
+            checks_each_piece=self._checks_each_piece,
+            check_new=self._check_new,
         )
 
         def copy() -> int:
@@ -107,6 +112,20 @@ class BatchRoad:
         if not job.replaced:
             return copy()
         return replace_rows(connection, job, [each.old for each in job.replaced.values()], copy)
+
+    def _check_new(self, piece: Piece) -> None:
+        """Refused rows may be those of another process that was first, or of an earlier try: they are not bad."""
+        read = {advance.producer_id: advance.spans for advance in advances_of([piece])}
+        if not read:
+            return
+        known = self.ledger.know(self.job.session, list(read))
+        repeated = tuple(
+            f"producer {producer_id}"
+            for producer_id, knowledge in known.items()
+            if knowledge.state.consumed.overlaps(read[producer_id])
+        )
+        if repeated:
+            raise AlreadyConsumed(self.job.declared.name, repeated)
 
     def _total(self) -> BatchTotals:
         totals = BatchTotals.of(self.job, self._copied)

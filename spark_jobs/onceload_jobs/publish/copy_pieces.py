@@ -3,6 +3,7 @@
 Each piece has a savepoint. If the server refuses rows of it, or if it is lost, it is read again. No other piece is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
@@ -36,6 +37,8 @@ class Copying:
     ids: IdTables
     #: Whether constraints that the commit would check last are checked with each piece.
     checks_each_piece: bool = False
+    #: Called when the server refuses rows of a piece. It raises if these are in the table already.
+    check_new: Callable[[Piece], None] | None = None
     copied: list[Piece] = field(default_factory=list)
 
     @property
@@ -100,6 +103,8 @@ class Copying:
 
     def _refused(self, connection: Connection, piece: Piece, *, cause: DBAPIError) -> dict[tuple[ProducerId, int], str]:
         """The rows of a piece that the server refuses; if there are none, it refuses the batch."""
+        if self.check_new is not None:
+            self.check_new(piece)
         refused: dict[tuple[ProducerId, int], str] = {}
         bad, at_most = len(piece.quarantined), None
         # Those of a retry are in quarantine already.
