@@ -250,6 +250,23 @@ def test_records_that_only_the_server_refuses_stay_held_and_the_rest_is_loaded(l
     assert loads.rows() == list(range(20))
 
 
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_record_that_a_constraint_refuses_at_the_commit_stays_held_and_the_rest_is_loaded(loads):
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE target (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, amount numeric(12,2), note text,"
+            " _producer_id bigint, _sequence bigint)"
+        )
+    loads.write("a.jsonl", line(1) + line(2, "x") + line(1, "y"))
+    loads.load()
+    second, again = held(loads)
+
+    report = retry_all(loads, fixed={second: line(2).encode(), again: line(1).encode()})
+
+    assert (report.retried, list(report.still_bad)) == (1, [again])
+    assert loads.rows() == [1, 2]
+
+
 def test_a_late_record_does_not_overwrite_a_newer_one_of_its_key(loads):
     target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
     loads.write("a.jsonl", strange(1) + line(1, "9.00") + strange(2))

@@ -216,6 +216,7 @@ class _Settling:
         self._held = Selection(pipeline=job.declared.name, ids=tuple(record.quarantine_id for record in asked))
         staged = replace(job.declared, publish=Publish.STAGED)
         self._road = road_of(staged, is_kept=job.declared.transform is not None)
+        self._batch_road = BatchRoad(engine=engine, ledger=ledger, job=job)
         self._form = RowForm(writer=writer_of(job, self._road), as_arrow=spark is not None)
         #: The records that the server refused.
         self._refused: Mapping[QuarantineId, Refusal] = {}
@@ -227,7 +228,9 @@ class _Settling:
         self.ignored = Ignored()
 
     def settle(self) -> None:
-        until_certain(self._find_good, self._write, on_columns=self._note_columns)
+        # A table of the stage has no constraints that find single rows.
+        on_refused = self._batch_road.check_each_piece if self._road is Road.BATCH else None
+        until_certain(self._find_good, self._write, on_columns=self._note_columns, on_refused=on_refused)
         # Another retry may have settled some since they were read.
         held = {record.quarantine_id for record in find_records(self._engine, self._held, raw_bytes_max=0)}
         self.still_bad = {each: refusal for each, refusal in self.still_bad.items() if each in held}
@@ -252,7 +255,7 @@ class _Settling:
     def _write(self, pieces: StoredPieces) -> None:
         try:
             if self._road is Road.BATCH:
-                BatchRoad(engine=self._engine, ledger=self._ledger, job=self._job).write(pieces)
+                self._batch_road.write(pieces)
             else:
                 self._write_through_table(pieces)
         finally:
