@@ -1,4 +1,4 @@
-"""Rows of a program that the target refuses: another call may have loaded them."""
+"""Rows of a program that the target refuses: another call may have loaded them, and a limit may be passed."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from onceload_core.errors import TooManyQuarantined
 from onceload_core.ports import CommitStep
 from tests.python.conftest import Place
-from tests.python.test_rows_in_pieces import Pieces, counts, in_batches
+from tests.python.test_rows_in_pieces import Pieces, counts, in_batches, mapping
 from tests.waiting import PATIENCE_S, until
 
 BLOCKED = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -44,3 +45,15 @@ def test_rows_that_another_call_commits_meanwhile_are_duplicates_where_each_may_
     assert counts(first.result()) == (20, 0, 0)
     assert counts(second) == (0, 20, 0)
     assert pieces.ids() == list(range(20))
+
+
+@pytest.mark.parametrize("bad", [0, 4])
+def test_rows_that_pass_the_limit_together_with_those_that_the_server_refuses_are_refused_for_it(
+    pieces: Pieces, bad: int
+) -> None:
+    rows = [mapping(number % 6, **({"amount": "x"} if number < bad else {})) for number in range(30)]
+
+    with pytest.raises(TooManyQuarantined):
+        pieces.pipeline(quality={"quarantined_max": 3}).load_rows(rows, producer="crm", first_id=0)
+
+    assert pieces.ids() == []

@@ -43,11 +43,19 @@ class NothingGood(NeedsAPerson):
 
 
 def check_piece(declared: Declared, records: Records, parts: Sequence[ReadPart]) -> None:
-    """Refuse a piece as soon as it must fail. For a batch published as a whole, a share is known only at its end."""
-    limit = declared.quarantine_limit
-    if not limit.is_declared:
+    """Refuse a piece of files as soon as it must fail."""
+    if declared.quarantine_limit.is_declared:
+        check_limit(declared, records)
+    else:
         _check_files(declared, records, parts)
-    elif declared.is_direct or limit.share is None:
+
+
+def check_limit(declared: Declared, records: Records) -> None:
+    """Refuse a piece with more bad records than the limit, if it decides about them.
+
+    For a batch published as a whole, a share is known only at its end.
+    """
+    if declared.is_direct or declared.quarantine_limit.share is None:
         check_quarantine(declared, records.bad, records=records.count)
 
 

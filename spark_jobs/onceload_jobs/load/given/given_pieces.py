@@ -25,6 +25,7 @@ from onceload_jobs.load.given.offered_rows import KeptRows, OfferedRows, among
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.bad_rows import without_refused
+from onceload_jobs.read.limits import check_limit
 from onceload_jobs.read.new_content import quarantined
 from onceload_jobs.write.writer import Writer
 
@@ -84,6 +85,7 @@ class GivenPieces(RowsInMemory):
         if not new:
             return Piece(number=number, duplicates=waiting.count)
         records, added = self._records(waiting, new)
+        check_limit(self._call.job.declared, records)
         self._ignored[number] = records.ignored
         rows = records.rows.num_rows
         producer_id = self._call.producer_id
