@@ -3386,15 +3386,15 @@ GIVEN_ROWS_BUGS = (
     Bug(
         name="all rows of a program are held until they are committed",
         file=PIECES_OF_PROGRAMS,
-        correct="into.write((pickle.dumps(rows),), rows=len(rows.ids))",
-        wrong="into.write((pickle.dumps(rows),), rows=len(rows.ids)); vars(self)[len(self._waiting)] = offer",
+        correct="        kept = self._kept(offer.among(new)) if new else None\n",
+        wrong="        kept = self._kept(offer.among(new)) if new else None; vars(self)[len(self._waiting)] = offer\n",
         tests=(f"{OF_PIECES_OF_PROGRAMS}::test_a_call_holds_as_many_mappings_as_a_piece_has",),
     ),
     Bug(
         name="rows of a program are written again where only a part of a call is loaded",
         file=PIECES_OF_PROGRAMS,
-        correct="            kept = self._written(offer.among(new))\n",
-        wrong="            kept = self._written(offer)\n",
+        correct="self._kept(offer.among(new))",
+        wrong="self._kept(offer)",
         tests=(f"{OF_GIVEN_ROWS}::test_an_overlap_loads_the_new_ids_only",),
     ),
     Bug(

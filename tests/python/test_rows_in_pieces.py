@@ -1,5 +1,6 @@
 """The rows of one call in several pieces, which wait in a folder until they are committed together."""
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from onceload_core.errors import DatabaseLost
 from onceload_core.names import Batch
 from onceload_core.ports import CommitStep
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.batch.stage_folder import RowsLost
+from onceload_jobs.batch.stage_folder import NoRoom, RowsLost
 from onceload_jobs.load.given.load_rows import load_rows
 from onceload_jobs.load.report import Report
 from tests.python.conftest import Place
@@ -141,6 +142,19 @@ def test_rows_that_are_lost_while_they_wait_are_not_taken_for_loaded(
 
     assert pieces.ids() == []
     assert counts(pieces.pipeline().load_rows(in_batches(3, 3), producer="crm", first_id=0)) == (6, 0, 0)
+
+
+def test_rows_that_commit_themselves_need_no_folder(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    rows = in_batches(3, 2)
+
+    assert counts(pieces.pipeline(publish="direct").load_rows(rows, producer="crm", first_id=0)) == (5, 0, 0)
+    with pytest.raises(NoRoom, match="set TMPDIR"):
+        pieces.pipeline(publish="staged").load_rows(in_batches(3, 2, 1), producer="crm", first_id=0)
+    assert pieces.ids() == list(range(5))
 
 
 @pytest.mark.parametrize("publish", ["staged", "direct"])

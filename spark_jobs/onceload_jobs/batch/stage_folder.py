@@ -120,7 +120,7 @@ def open_folder(address: str | None = None) -> Iterator[StageFolder]:
         except SettingRefused as refused:
             raise SettingRefused(STAGE, refused.found, refused.expected) from refused
         except Exception as error:
-            home = address or tempfile.gettempdir()
+            home = address or tempfile.tempdir or "a folder for temporary files"
             raise NoRoom.after(error, home, is_shared=address is not None) from error
         yield folder
 

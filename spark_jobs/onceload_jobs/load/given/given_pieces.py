@@ -1,13 +1,14 @@
 """The rows of one commit as pieces of a batch, so that they take the same roads as those of files.
 
-A program gives its rows once. They wait in the folder of the commit, so that a piece can be read again if its commit
-was refused or got no answer.
+A program gives its rows once. They wait until they are committed, so that a piece can be read again if its commit was
+refused or got no answer: those of a batch in a folder, and a single piece in memory.
 """
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -39,14 +40,14 @@ class _Waiting:
     spans: SpanSet
     #: Those that were not loaded before the call.
     new: SpanSet
-    #: Where they are.
-    kept: Piece
+    #: Returns these.
+    kept: Callable[[], KeptRows] | None
 
 
 class GivenPieces(RowsInMemory):
     """The rows that are not loaded yet, in pieces of bounded size."""
 
-    def __init__(self, call: Call, folder: StageFolder) -> None:
+    def __init__(self, call: Call, folder: StageFolder | None) -> None:
         super().__init__(Writer.into_target(call.job.declared.target, call.job.written))
         self._call, self._folder = call, folder
         self._waiting: list[_Waiting] = []
@@ -57,9 +58,7 @@ class GivenPieces(RowsInMemory):
     def put(self, offer: OfferedRows) -> None:
         """Let the rows wait that are not loaded yet."""
         new = judge(offer.spans, consumed=self._call.consumed).new
-        kept = Piece(number=len(self._waiting))
-        if new:
-            kept = self._written(offer.among(new))
+        kept = self._kept(offer.among(new)) if new else None
         self._waiting.append(_Waiting(count=len(offer.ids), spans=offer.spans, new=new, kept=kept))
 
     @property
@@ -82,9 +81,12 @@ class GivenPieces(RowsInMemory):
     def _read(self, number: int) -> Piece:
         waiting = self._waiting[number]
         new = waiting.new & self.new
-        if not new:
+        if waiting.kept is None or not new:
             return Piece(number=number, duplicates=waiting.count)
-        records, added = self._records(waiting, new)
+        records, added = self._records(waiting.kept())
+        if new != waiting.new:
+            records = among(records, new)
+        records = without_refused(records, self._refused, ())
         check_limit(self._call.job.declared, records)
         self._ignored[number] = records.ignored
         rows = records.rows.num_rows
@@ -99,40 +101,25 @@ class GivenPieces(RowsInMemory):
             blocks=self._holding(records.rows, added),
         )
 
-    def _records(self, waiting: _Waiting, new: SpanSet) -> tuple[Records, tuple[Column, ...]]:
+    def _records(self, kept: KeptRows) -> tuple[Records, tuple[Column, ...]]:
         """With columns for undeclared fields, if any are added."""
-        call, kept = self._call, self._kept(waiting)
+        call = self._call
         with self._refusing_types():
-            records, added = read_adding(
+            return read_adding(
                 call.job.declared,
                 call.job.columns,
                 (),
                 self._differing,
                 read=lambda declared, columns, _: kept.read(call.producer_id, columns, declared.unknown_fields),
             )
-        if new != waiting.new:
-            records = among(records, new)
-        return without_refused(records, self._refused, ()), added
 
-    def _written(self, offer: OfferedRows) -> Piece:
+    def _kept(self, offer: OfferedRows) -> Callable[[], KeptRows]:
         call = self._call
         with self._refusing_types():
             rows = offer.kept(call.producer_id, call.job.columns, call.job.declared.unknown_fields)
-
-        def write(into: BlockWriter) -> Piece:
-            into.write((pickle.dumps(rows),), rows=len(rows.ids))
-            return Piece(number=len(self._waiting), file=into.file, blocks=tuple(into.blocks))
-
-        return written(self._folder, write)
-
-    def _kept(self, waiting: _Waiting) -> KeptRows:
-        (block,) = waiting.kept.blocks
-        try:
-            content = b"".join(content_of(self._folder, waiting.kept, block))
-        except BlockLost as lost:
-            raise RowsLost(self._folder.path) from lost
-        rows: KeptRows = pickle.loads(content)  # noqa: S301 - of this process.
-        return rows
+        if self._folder is None:
+            return lambda: rows
+        return partial(_from_folder, self._folder, _into_folder(self._folder, rows))
 
     @contextmanager
     def _refusing_types(self) -> Iterator[None]:
@@ -141,3 +128,21 @@ class GivenPieces(RowsInMemory):
         except pa.ArrowException as error:
             found = f"their columns cannot be read ({first_line(error)})"
             raise self._call.refusal(found, "columns of types that Parquet has") from error
+
+
+def _into_folder(folder: StageFolder, rows: KeptRows) -> Piece:
+    def write(into: BlockWriter) -> Piece:
+        into.write((pickle.dumps(rows),), rows=len(rows.ids))
+        return Piece(number=0, file=into.file, blocks=tuple(into.blocks))
+
+    return written(folder, write)
+
+
+def _from_folder(folder: StageFolder, kept: Piece) -> KeptRows:
+    (block,) = kept.blocks
+    try:
+        content = b"".join(content_of(folder, kept, block))
+    except BlockLost as lost:
+        raise RowsLost(folder.path) from lost
+    rows: KeptRows = pickle.loads(content)  # noqa: S301 - of this process.
+    return rows

@@ -6,7 +6,7 @@ with the same ids race for the commit, and the ledger refuses the later one, whi
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -89,8 +89,11 @@ def _load_all(
 ) -> tuple[int, Ignored]:
     """Load the rows; how many were offered, and the fields of them that were not loaded."""
     offered, ignored = 0, Ignored()
-    for together in _in_commits(call.job.declared, offers):
-        with open_folder() as folder:
+    is_direct = road_of(call.job.declared, is_kept=False) is Road.DIRECT
+    # All rows of a batch are committed together, or as many at a time as a task commits.
+    commits: Iterable[Iterable[OfferedRows]] = ((each,) for each in offers) if is_direct else (offers,)
+    for together in commits:
+        with nullcontext() if is_direct else open_folder() as folder:
             call = replace(call, offered=offered)
             pieces = GivenPieces(call, folder)
             for each in together:
@@ -99,13 +102,6 @@ def _load_all(
                 ignored += _commit(call, pieces)
             offered += pieces.count
     return offered, ignored
-
-
-def _in_commits(declared: Declared, offers: Iterable[OfferedRows]) -> Iterable[Iterable[OfferedRows]]:
-    """The rows that are committed together: all of a batch, or as many at a time as a task commits."""
-    if road_of(declared, is_kept=False) is Road.DIRECT:
-        return ((each,) for each in offers)
-    return (offers,)
 
 
 def _commit(call: Call, pieces: GivenPieces) -> Ignored:
