@@ -88,6 +88,24 @@ def test_a_later_piece_is_read_as_the_column_that_an_earlier_one_made(loads):
     assert all("is not a valid bigint" in reason for reason in reasons(loads))
 
 
+def test_columns_are_added_to_a_table_with_rules_that_wait_for_the_commit(loads):
+    make_target(
+        loads,
+        "CREATE TABLE known (id bigint PRIMARY KEY)",
+        "INSERT INTO known SELECT generate_series(1, 9)",
+        "CREATE TABLE target (id bigint REFERENCES known DEFERRABLE INITIALLY DEFERRED,"
+        " _producer_id bigint, _sequence bigint)",
+    )
+    for number, fields in enumerate(('"a":1', '"b":2', '"a":"x","c":3', '"a":"4","d":5'), start=1):
+        loads.write(f"{number}.jsonl", f'{{"id":{number},{fields}}}\n')
+    source = replace(loads.declared.source, chunk_bytes=16)
+
+    report = loads.load(source=source, columns=columns(id="bigint"), unknown_fields=ADD)
+
+    assert counts(report) == (3, 0, 1)
+    assert loads.rows("id, a, b, d") == [(1, 1, None, None), (2, None, 2, None), (4, 4, None, 5)]
+
+
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_column_that_comes_while_a_load_runs_is_read_as_it_is(loads, monkeypatch):
     def make_and_add(*args: Any, **more: Any) -> None:

@@ -174,6 +174,23 @@ def test_a_row_that_a_constraint_refuses_at_the_commit_goes_to_quarantine(pieces
     assert all("duplicate key" in reason for _, reason in reasons)
 
 
+def test_columns_of_later_pieces_are_added_to_a_table_with_rules_that_wait_for_the_commit(pieces: Pieces) -> None:
+    pieces.ask("CREATE TABLE known (id bigint PRIMARY KEY)")
+    pieces.ask("INSERT INTO known SELECT generate_series(0, 9)")
+    pieces.ask(
+        "CREATE TABLE target (id bigint REFERENCES known DEFERRABLE INITIALLY DEFERRED,"
+        " _producer_id bigint, _sequence bigint)"
+    )
+    schema = pa.schema({"id": pa.int64(), "x": pa.int64(), "y": pa.int64()})
+    batches = [pa.RecordBatch.from_pylist([row], schema) for row in ({"id": 0}, {"id": 1, "x": 1}, {"id": 2, "y": 2})]
+    pipeline = pieces.pipeline(publish="staged", columns={"id": "bigint"}, unknown_fields="add")
+
+    report = pipeline.load_rows(pa.Table.from_batches(batches), producer="crm", first_id=0)
+
+    assert counts(report) == (3, 0, 0)
+    assert pieces.ask("SELECT id, x, y FROM target ORDER BY id") == [(0, None, None), (1, 1, None), (2, None, 2)]
+
+
 class Row(dict[str, Any]):
     """A mapping that is counted while it lives."""
 

@@ -140,6 +140,11 @@ def advances_of(pieces: Iterable[Piece]) -> tuple[Advance, ...]:
     return one_each(advance for piece in pieces for advance in piece.advances)
 
 
+def added_by(pieces: Iterable[Piece]) -> tuple[tuple[Column, ...], ...]:
+    """The columns for undeclared fields, as the pieces have them."""
+    return tuple(dict.fromkeys(block.added for piece in pieces for block in piece.blocks if block.added))
+
+
 def records_by_file(pieces: Sequence[Piece]) -> Counter[ProducerId]:
     """How many good records were read of each file."""
     read = Counter({advance.producer_id: advance.rows for advance in advances_of(pieces)})

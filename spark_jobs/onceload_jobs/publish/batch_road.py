@@ -15,12 +15,14 @@ from onceload_core.postgres.connection import translated
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import Piece, Pieces, advances_of
 from onceload_jobs.batch.used_ids import IdTables
+from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.publish.commits import commit_of, publish_commit
 from onceload_jobs.publish.copy_pieces import Copying
 from onceload_jobs.publish.made_rows import MadeRows
 from onceload_jobs.publish.refusals import refusing_rows
 from onceload_jobs.publish.replaced_rows import replace_rows
 from onceload_jobs.publish.totals import BatchTotals, took_effect
+from onceload_jobs.write.target import refuse_altered
 from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import Writer
 
@@ -33,9 +35,10 @@ def copy_and_commit(
     *,
     claim: Claim,
     judge: Callable[[Sequence[Piece]], None],
+    added: Sequence[tuple[Column, ...]] = (),
 ) -> bool:
     """Copy all pieces and commit them, until it is certain that they took effect; whether this process saw it."""
-    road = BatchRoad(engine=engine, ledger=ledger, job=job, claim=claim, judge=judge)
+    road = BatchRoad(engine=engine, ledger=ledger, job=job, claim=claim, judge=judge, added=added)
     batch = _Batch(road, pieces)
     until_certain(batch.find_rest, batch.write, on_unsure=batch.note_unsure)
     return road.has_committed
@@ -53,6 +56,8 @@ class BatchRoad:
     is_last: bool = True
     #: Called before the commit. What it raises rolls everything back.
     judge: Callable[[Sequence[Piece]], None] | None = None
+    #: The columns for undeclared fields of all pieces. Behind rows that wait for a check of theirs, none can be added.
+    added: Sequence[tuple[Column, ...]] = ()
     is_logged_as: str = "batch_published"
     #: What the last try would have committed.
     totals: BatchTotals | None = None
@@ -92,6 +97,9 @@ class BatchRoad:
         job = self.job
         writer = Writer.into_target(job.declared.target, job.written)
         self._ids.create(connection)
+        if self.added:
+            refuse_altered(connection, writer.table, columns=writer.columns, lineage=writer.lineage)
+            writer.add_all(connection, self.added)
         copying = Copying(
             job=job,
             pieces=pieces,

@@ -1,6 +1,6 @@
 """Write rows to a table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -74,6 +74,14 @@ class Writer:
             run(connection, f"ALTER TABLE {self.table} {', '.join(added)}")
             # Another writer may have added them first, with other types.
             self._lacking(connection)
+
+    def add_all(self, connection: Connection, added: Iterable[tuple[Column, ...]]) -> None:
+        """Add the columns of several pieces. The first of a name decides about its type."""
+        for columns in added:
+            try:
+                self.adding(columns).add_columns(connection)
+            except ColumnsDiffer as differing:
+                self.adding(differing.settled(columns)).add_columns(connection)
 
     def _lacking(self, connection: Connection) -> list[Column]:
         """The columns to add; raises if existing ones differ, or no room is left."""

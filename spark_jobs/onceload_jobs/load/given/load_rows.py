@@ -20,7 +20,7 @@ from onceload_core.postgres.sessions import check_own_name
 from onceload_core.replay import Run
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import judge, passed_over
-from onceload_jobs.batch.piece import Piece
+from onceload_jobs.batch.piece import Piece, added_by
 from onceload_jobs.batch.stage_folder import open_folder
 from onceload_jobs.files.notes import Ignored
 from onceload_jobs.load.given.call import Call
@@ -33,7 +33,7 @@ from onceload_jobs.load.phases import Phase, Stopwatch
 from onceload_jobs.load.recorded import recorded
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.road import Road, road_of
-from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.pipeline.declared import Declared, UnknownFields
 from onceload_jobs.publish.batch_road import BatchRoad
 from onceload_jobs.publish.completeness import check_pieces
 from onceload_jobs.read.limits import NOTHING_GOOD_MIN
@@ -106,6 +106,7 @@ def _load_all(
 
 def _commit(call: Call, pieces: GivenPieces) -> Ignored:
     """Commit the rows that are not loaded yet; the fields of them that were not loaded."""
+    declared = call.job.declared
 
     def find_rest() -> GivenPieces | None:
         pieces.new = _new_of(call, pieces.offered)
@@ -113,7 +114,13 @@ def _commit(call: Call, pieces: GivenPieces) -> Ignored:
 
     judge = partial(_check_bad, call)
     road = BatchRoad(engine=call.engine, ledger=call.ledger, job=call.job, judge=judge, is_logged_as="rows_committed")
-    until_certain(find_rest, road.write, on_refused=road.check_each_piece)
+
+    def write(pieces: GivenPieces) -> None:
+        if declared.unknown_fields is UnknownFields.ADD and not declared.is_direct:
+            road.added = added_by(pieces.each())
+        road.write(pieces)
+
+    until_certain(find_rest, write, on_refused=road.check_each_piece)
     return pieces.ignored
 
 

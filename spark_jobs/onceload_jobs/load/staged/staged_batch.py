@@ -14,7 +14,7 @@ from onceload_core.postgres.connection import CONCURRENT_CHANGE
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.job import Job, Replacement
 from onceload_jobs.batch.kept import keep_batch
-from onceload_jobs.batch.piece import Piece, PieceGone, Pieces
+from onceload_jobs.batch.piece import Piece, PieceGone, Pieces, added_by
 from onceload_jobs.batch.stage import Stage, StageLost
 from onceload_jobs.batch.stage_folder import RENEWED_EVERY_S, open_folder
 from onceload_jobs.executor.executor import Executor
@@ -26,6 +26,7 @@ from onceload_jobs.load.phases import Phase
 from onceload_jobs.load.road import Road, road_of, writer_of
 from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.load.staged.overtaking import overtaking, sealed_ends
+from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import UnknownFields
 from onceload_jobs.publish.batch_road import copy_and_commit
 from onceload_jobs.publish.completeness import BatchIncomplete, check_pieces, half_read
@@ -202,11 +203,20 @@ class _Batch:
         return self._notes
 
     def _copy_and_commit(self) -> None:
+        added: Sequence[tuple[Column, ...]] = ()
         if self._needs_all_first:
-            self._judge(list(self._pieces.each()))
+            pieces = list(self._pieces.each())
+            self._judge(pieces)
+            added = added_by(pieces)
         context = self._context
         self.has_committed = copy_and_commit(
-            context.engine, context.ledger, self._job, self._pieces, claim=self._claim, judge=self._judge_and_log
+            context.engine,
+            context.ledger,
+            self._job,
+            self._pieces,
+            claim=self._claim,
+            judge=self._judge_and_log,
+            added=added,
         )
 
     @property
