@@ -427,14 +427,6 @@ def test_the_beginning_of_a_record_that_was_too_long_never_passes_for_one(loads)
     assert loads.rows() == [2]
 
 
-@pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_a_pipeline_whose_rows_are_made_of_more_than_their_bytes_is_refused(two_strange):
-    with pytest.raises(SettingRefused, match="the setting transform"):
-        retry_all(two_strange, transform="SELECT * FROM records")
-
-    assert len(held(two_strange)) == 2
-
-
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 @pytest.mark.parametrize(
     ("setting", "changes"),
