@@ -1,4 +1,4 @@
-"""A worker that is cut off from Postgres and comes back: what it had is loaded by another worker, and only once."""
+"""A worker that is cut off from Postgres and comes back: its load ends in words, and the next loads the rest once."""
 
 import os
 import shutil
@@ -11,6 +11,7 @@ import pytest
 
 from onceload import cluster
 from onceload.parts import Parts
+from onceload_core.errors import ExitCode
 from tests.cluster.test_cluster import ended, stand, write_numbers
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
@@ -102,7 +103,7 @@ def spark_on_both(home, machine):
         yield address, conf
 
 
-def test_a_worker_that_is_cut_off_from_postgres_loses_its_part_to_another_and_repeats_nothing(tmp_path):
+def test_a_load_whose_worker_is_cut_off_from_postgres_ends_in_words_and_the_next_one_repeats_nothing(tmp_path):
     write_numbers(tmp_path / "numbers.jsonl", range(ROWS))
     with (
         another_machine() as machine,
@@ -118,19 +119,23 @@ def test_a_worker_that_is_cut_off_from_postgres_loses_its_part_to_another_and_re
         here.environment |= {"SPARK_CONF_DIR": str(conf)}
         admin, here.dsn = here.dsn, there
         loading = here.load("--master", master)
-        here.dsn = admin
         with ended(loading):
-            # Its connections show which of the sessions is there.
+            here.dsn = admin
+            # Its connections show which of the tasks are there.
             its_own = f"SELECT count(*) FROM pg_stat_activity WHERE client_addr = '{NETWORK}.6'"
             here.until(its_own, bool, loading)
             here.until("SELECT count(*) FROM onceload.ledger", lambda found: found >= 8, loading)
             machine.cut()
-            # Another loads all of it, also what was held there; the worker there still waits for an answer.
-            here.until("SELECT sum(loaded) FROM onceload.ledger", lambda found: found == ROWS, loading)
-            machine.mend()
             _, why = loading.communicate(timeout=PATIENCE_S)
+        machine.mend()
+        here.dsn = there
+        with ended(here.load("--master", master)) as again:
+            _, why_again = again.communicate(timeout=PATIENCE_S)
+        here.dsn = admin
 
-        assert loading.returncode == 0, why
+        assert loading.returncode == ExitCode.CALL_AGAIN, why
+        assert "the database" in why
+        assert again.returncode == 0, why_again
         assert here.ask("SELECT count(*), count(DISTINCT n), max(n) FROM numbers") == [(ROWS, ROWS, ROWS - 1)]
         verified = [sys.executable, "-m", "onceload", "verify", str(here.file)]
         env = {**os.environ, "ONCELOAD_DSN": here.dsn}
