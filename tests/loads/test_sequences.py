@@ -455,7 +455,7 @@ def worlds(database: str, server_dsn: str, tmp_path_factory: pytest.TempPathFact
 
 _GOOD = (Piece.GOOD,)
 _LOAD = Load(publish=Publish.STAGED, chunk_bytes=100)
-#: Each was once loaded wrongly, or would have been.
+#: Each was once loaded wrongly, or would have been, or was wrong in the model.
 _PAST = {
     "the newline of a last line comes that counted without it": (
         [Append("a.log.gz", (Piece.HALF,)), _LOAD, Append("a.log.gz", (Piece.BLANK, Piece.GOOD))],
@@ -499,6 +499,17 @@ _PAST = {
             replace(_LOAD, fault=Fault.KILLED, at=60, only=("c.log.gz",)),
         ],
         Kind(write=Write.MERGE),
+    ),
+    "a file is filled that was empty when it counted as complete": (
+        [
+            Append("a.log", _GOOD),
+            Append("c.log.zst", _GOOD),
+            Truncate("c.log.zst", 0),
+            _LOAD,
+            Append("c.log.zst", _GOOD),
+            replace(_LOAD, replaces=True),
+        ],
+        Kind(sealed=True, on_rewrite=OnRewrite.REPLACE),
     ),
 }
 
