@@ -19,6 +19,7 @@ from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.verify.verify import verify
+from onceload_jobs.work.by_message import dedup_by_message
 from onceload_jobs.work.by_producer import dedup_by_producer
 from tests.loads.conftest import Loads
 
@@ -224,6 +225,37 @@ def test_a_load_that_comes_between_the_look_for_new_records_and_the_commit_repea
     assert (between[0].loaded, report.loaded, report.duplicates) == (1, 1, 1)
     assert loads.rows("device, seq") == [("d1", 0), ("d1", 1)]
     assert loads.ask("SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage')") == [(0,)]
+
+
+@pytest.mark.parametrize("devices", ["any"], indirect=True)
+@pytest.mark.parametrize("look", [dedup_by_producer, dedup_by_message])
+def test_a_row_that_another_load_writes_first_is_a_duplicate_even_if_the_target_has_a_unique_key(
+    devices, monkeypatch, look
+):
+    if look is dedup_by_message:
+        business_id = MessageId(columns=("device", "seq"), keep_days=1)
+        devices.declared = replace(devices.declared, producer=None, message_id=business_id)
+    devices.write("0.jsonl", record("d0", 0))
+    devices.load()
+    with devices.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE target ADD UNIQUE (device, seq)")
+    is_between: list[bool] = []
+
+    def looking(*of_bucket: Any) -> Piece:
+        piece = look(*of_bucket)
+        if not is_between:
+            is_between.append(True)
+            devices.write("b.jsonl", record("d1", 0))
+            devices.load()
+        return piece
+
+    monkeypatch.setattr(f"onceload_jobs.load.staged.staged_batch.{look.__name__}", looking)
+    devices.write("a.jsonl", record("d1", 0) + record("d1", 1))
+
+    report = devices.load()
+
+    assert (report.loaded, report.duplicates, report.quarantined) == (1, 1, 0)
+    assert devices.rows("device, seq") == [("d0", 0), ("d1", 0), ("d1", 1)]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ What comes here needs no SQL on its rows: those of files and of a program, and q
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sqlalchemy import Connection, Engine
 
@@ -106,7 +107,7 @@ class BatchRoad:
             writer=writer,
             ids=self._ids,
             checks_each_piece=self._checks_each_piece,
-            check_new=self._check_new,
+            check_new=partial(self._check_new, pieces),
         )
 
         def copy() -> int:
@@ -121,8 +122,13 @@ class BatchRoad:
             return copy()
         return replace_rows(connection, job, [each.old for each in job.replaced.values()], copy)
 
-    def _check_new(self, piece: Piece) -> None:
+    def _check_new(self, pieces: Pieces, piece: Piece) -> None:
         """Refused rows may be those of another process that was first, or of an earlier try: they are not bad."""
+        if self.job.records_have_own_ids:
+            # What is new of the piece is looked for again.
+            repeats = piece.rows - sum(rows.num_rows for rows, _ in pieces.rows(piece))
+            if repeats > 0:
+                raise AlreadyConsumed(self.job.declared.name, (f"{repeats} records",))
         read = {advance.producer_id: advance.spans for advance in advances_of([piece])}
         if not read:
             return

@@ -37,7 +37,7 @@ class Copying:
     ids: IdTables
     #: Whether constraints that the commit would check last are checked with each piece.
     checks_each_piece: bool = False
-    #: Called when the server refuses rows of a piece. It raises if these are in the table already.
+    #: Called when the server has refused rows of a piece. It raises if any are loaded already.
     check_new: Callable[[Piece], None] | None = None
     copied: list[Piece] = field(default_factory=list)
 
@@ -103,8 +103,6 @@ class Copying:
 
     def _refused(self, connection: Connection, piece: Piece, *, cause: DBAPIError) -> dict[tuple[ProducerId, int], str]:
         """The rows of a piece that the server refuses; if there are none, it refuses the batch."""
-        if self.check_new is not None:
-            self.check_new(piece)
         refused: dict[tuple[ProducerId, int], str] = {}
         bad, at_most = len(piece.quarantined), None
         # Those of a retry are in quarantine already.
@@ -119,6 +117,9 @@ class Copying:
             if at_most is not None and len(refused) > at_most:
                 break
         savepoint.rollback()
+        if self.check_new is not None:
+            # Only now are all rows committed that it may have refused these for.
+            self.check_new(piece)
         if not refused:
             raise RowsRefused(self.job.declared.name, self.writer.target, reason_of(self.writer, cause)) from cause
         return refused
