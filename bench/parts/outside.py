@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,27 @@ def pipeline_file(path: Path, source: Path, *, publish: Publish) -> Path:
     return path
 
 
-def run_load(dsn: str, pipeline: Path, *options: str) -> tuple[float, Mapping[str, Any]]:
-    """The seconds of `onceload load`, and its report."""
+def run_load(dsn: str, pipeline: Path, *options: str, spark: str | None = None) -> tuple[float, Mapping[str, Any]]:
+    """The seconds of `onceload load`, and its report; with the address of a Spark that runs, in this one."""
     started = time.perf_counter()
-    with start_load(dsn, pipeline, *options) as process:
+    with start_load(dsn, pipeline, *options, spark=spark) as process:
         report = finished(process)
     return time.perf_counter() - started, report
 
 
-def start_load(dsn: str, pipeline: Path, *options: str) -> "subprocess.Popen[str]":
+def start_load(dsn: str, pipeline: Path, *options: str, spark: str | None = None) -> "subprocess.Popen[str]":
+    return start(
+        [sys.executable, "-m", "onceload", "load", str(pipeline), "--json", *options],
+        {"ONCELOAD_DSN": dsn, "ONCELOAD_SPARK": spark or ""},
+    )
+
+
+def start(command: Sequence[str], settings: Mapping[str, str]) -> "subprocess.Popen[str]":
     # By default Python keeps what it has compiled; the shell of a bench may forbid that.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(
-        [sys.executable, "-m", "onceload", "load", pipeline, "--json", *options],
-        env={**environment, "ONCELOAD_DSN": dsn},
+        command,
+        env={**environment, **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -23,6 +23,7 @@ from onceload_jobs.executor.local import LocalExecutor
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
 from onceload_jobs.verify.verify import verify
@@ -177,6 +178,12 @@ class Stand:
     def load(self, dsn: str, declared: Declared, *, tasks: Executor | None = None) -> Report:
         settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
         return load(declared, settings, batch=new_batch(), executor=tasks or self.tasks)
+
+    def load_through_a_table(self, dsn: str, *, declared: Declared, tasks: Executor) -> float:
+        """The seconds in which a batch is staged and kept, and then published."""
+        settings, batch = LoadSettings(ledger=LedgerSettings(dsn=dsn)), new_batch()
+        staged = load(declared, replace(settings, publishes=False), batch=batch, executor=tasks)
+        return staged.seconds + publish_batch(declared, settings, batch=batch).seconds
 
 
 def check_deep(declared: Declared, engine: Engine, *, rows: int) -> None:
