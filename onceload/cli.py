@@ -13,6 +13,7 @@ from typing import Any
 
 from onceload.commands.overview import OVERVIEW
 from onceload.commands.parser import Parser
+from onceload.engines import begin_early
 from onceload.errors_in_words import outcome_of
 from onceload.named_files import named
 from onceload.outcome import Outcome, write_outcome
@@ -29,6 +30,8 @@ Arguments = argparse.Namespace
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     """Run one command; report every error in one sentence."""
     is_completing = "_ARGCOMPLETE" in environment
+    if not is_completing:
+        begin_early(arguments, environment)
     parser = build_parser(None if is_completing else next((each for each in arguments if each[:1] != "-"), ""))
     if is_completing:
         # A shell asks for the words that may follow. The answer ends this process.

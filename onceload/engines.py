@@ -23,6 +23,17 @@ class Where(TypedDict, total=False):
 
 #: What the processes of a load call.
 OF_LOADS = ("onceload_jobs.load.direct", "onceload_jobs.work.read_chunk")
+_LOADING = frozenset({"load", "stage"})
+_NOT_HERE = ("--engine", "--remote", "--master", "--conf", "--help", "-h")
+
+
+def begin_early(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Let processes of a load import what they call while this one imports the command itself, which takes as long."""
+    is_elsewhere = environment.get(SPARK) or any(each.startswith(_NOT_HERE) for each in arguments)
+    if arguments and arguments[0] in _LOADING and not is_elsewhere:
+        from onceload_jobs.executor.local import import_early
+
+        import_early(*OF_LOADS)
 
 
 def where_to_work(

@@ -18,7 +18,6 @@ from typing import Any
 
 from onceload_core.events import show_events
 from onceload_jobs.executor.executor import Died, Outcome, called
-from onceload_jobs.executor.without_pandas import keep_pandas_out
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 #: A process has its next item already when it is done with one, so that it never waits for the load.
@@ -201,6 +200,9 @@ def _work(link: Connection) -> None:
     # Ctrl-C in a terminal reaches all processes; the load ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_load, daemon=True).start()
+    # The load itself would wait for the imports of this module before it starts the process to fork from.
+    from onceload_jobs.executor.without_pandas import keep_pandas_out
+
     keep_pandas_out()
     show_events(os.environ)
     with suppress(EOFError, OSError):
