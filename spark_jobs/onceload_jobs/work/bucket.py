@@ -78,7 +78,8 @@ class Records:
             mine = slice(first, first + rows.num_rows)
             first = mine.stop
             rows = with_columns(rows, {name: values[mine] for name, values in columns.items()})
-            rows = rows.filter(pa.array(is_new[mine]))
+            if not is_new[mine].all():
+                rows = rows.filter(pa.array(is_new[mine]))
             if rows.num_rows:
                 yield rows, added
 

@@ -21,8 +21,17 @@ def hashes_of(rows: pa.Table, columns: Sequence[Column]) -> Hashes:
     """A number for the values of these columns, by row."""
     hashes = np.zeros(rows.num_rows, np.uint64)
     for column in columns:
-        hashes = _mixed(hashes * np.uint64(31) + _of_texts(_as_texts(one_array(rows.column(column.name)), column)))
+        hashes = _mixed(hashes * np.uint64(31) + _of_values(one_array(rows.column(column.name)), column))
     return hashes
+
+
+def _of_values(values: pa.Array, column: Column) -> Hashes:
+    if column.type.is_array:
+        return _of_texts(_as_texts(values, column))
+    # Most values occur often, such as the name of a producer.
+    different = values.dictionary_encode(null_encoding="encode")
+    of_rows: Hashes = _of_texts(_as_texts(different.dictionary, column))[different.indices.to_numpy()]
+    return of_rows
 
 
 def _as_texts(values: pa.Array, column: Column) -> pa.Array:
