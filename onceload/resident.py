@@ -32,6 +32,7 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 #: The daemon of its workers has imported what they need.
 _DAEMON = "onceload_jobs.work.spark.daemon"
 _LOGGING = "log4j2.properties"
+_TURNS = "fairscheduler.xml"
 #: If spark-submit finds them, it starts something else.
 _REMOTES = frozenset({"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_GATEWAY_PORT"})
 
@@ -110,7 +111,8 @@ class Server:
     def _settings(self) -> Mapping[str, str]:
         import onceload_jobs
 
-        logging = Path(onceload_jobs.__file__).parent / _LOGGING
+        ours = Path(onceload_jobs.__file__).parent
+        logging = (ours / _LOGGING).as_uri()
         return {
             "spark.master": "local[*,4]",
             "spark.connect.grpc.binding.address": HOST,
@@ -119,8 +121,11 @@ class Server:
             "spark.connect.session.manager.defaultSessionTimeout": "-1",
             "spark.driver.bindAddress": HOST,
             "spark.driver.host": HOST,
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()} -XX:+UseParallelGC",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging} -XX:+UseParallelGC",
             "spark.python.daemon.module": _DAEMON,
+            # The tasks of loads that run at once take turns.
+            "spark.scheduler.mode": "FAIR",
+            "spark.scheduler.allocation.file": (ours / _TURNS).as_uri(),
             "spark.sql.session.timeZone": "UTC",
             "spark.ui.enabled": "true",
             # Other users of this machine may look.

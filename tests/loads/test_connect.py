@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pyspark
 import pytest
 
@@ -148,6 +150,23 @@ def test_two_loads_share_its_session_and_each_sees_its_own_records(loads, spark)
     assert [report.loaded for report in reports] == [_ROWS, _ROWS]
     assert loads.rows() == list(range(_ROWS))
     assert loads.ask("SELECT min(id), max(id), count(*) FROM others") == [(_ROWS, 2 * _ROWS - 1, _ROWS)]
+
+
+@pytest.mark.usually_staged
+def test_a_small_load_does_not_wait_for_all_tasks_of_a_large_job(loads, spark):
+    def works_for_long(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time.sleep(1)
+        yield from batches
+
+    with connected("large", spark.remote, batch="large") as large, ThreadPoolExecutor() as pool:
+        tasks = 40
+        job = pool.submit(large.session.range(0, tasks, 1, tasks).mapInArrow(works_for_long, "id bigint").collect)
+        until(lambda: any(each["numActiveTasks"] for each in jobs_of(spark.ui)), "the large job runs")
+
+        assert load_over(loads, spark).loaded == _ROWS
+
+        assert not job.done()
+        assert len(job.result()) == tasks
 
 
 @pytest.mark.usually_staged
