@@ -18,7 +18,7 @@ from random import Random
 import psutil
 
 from onceload import Pipeline
-from onceload_jobs.batch.disk_folder import MARK
+from onceload_jobs.batch.folders import MARK
 from onceload_jobs.load.engine import Engine
 from onceload_jobs.pipeline.declared import Publish
 from tests.fault.network import Condition

@@ -339,6 +339,28 @@ def test_a_generation_that_was_read_is_not_published_once_it_is_replaced(loads):
 
 
 @STAGED
+@pytest.mark.parametrize("change", [lambda declared: declared, through_a_table], ids=["batch", "table"])
+def test_a_batch_that_loses_one_of_its_files_to_another_load_loads_the_others(loads, change):
+    """That the file is loaded does not show that the batch took effect."""
+    loads.declared = change(loads.declared)
+    loads.write("a.jsonl", lines(1, 2))
+    loads.write("b.jsonl", lines(3, 4))
+    taken: list[Report] = []
+
+    def take_one():
+        if not taken:
+            hidden = (loads.folder / "b.jsonl").rename(loads.folder / ".b")
+            with loads.engine.begin() as connection:
+                connection.exec_driver_sql("UPDATE onceload.delivery SET deadline_at = clock_timestamp()")
+            taken.append(loads.load())
+            hidden.rename(loads.folder / "b.jsonl")
+
+    report = load_with(loads, Meanwhile(after=take_one))
+
+    assert (taken[0].loaded, report.loaded, loads.rows()) == (2, 2, [1, 2, 3, 4])
+
+
+@STAGED
 def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_loaded(loads, monkeypatch):
     target = replace(loads.declared.target, write=Write.MERGE, key=("id",))
     declare(loads, columns={"id": "bigint", "amount": "numeric(12,2)"}, target=target)
@@ -351,10 +373,11 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
         target=lambda: retry(loads.engine, loads.ledger, loads.declared, (held,), batch=Batch("retry"), fixed=fixed)
     )
 
-    def merge_while_it_is_retried(*arguments):
-        merged = merge_in(*arguments)
-        retrying.start()
-        wait_for_blocked_session(loads)
+    def merge_while_it_is_retried(*arguments, is_late):
+        merged = merge_in(*arguments, is_late=is_late)
+        if not is_late:
+            retrying.start()
+            wait_for_blocked_session(loads)
         return merged
 
     monkeypatch.setattr("onceload_jobs.publish.table_road.merge_in", merge_while_it_is_retried)

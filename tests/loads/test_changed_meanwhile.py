@@ -13,7 +13,7 @@ from onceload_jobs.formats.parquet.footers import read_row_groups
 from onceload_jobs.formats.parquet.rows import read_parquet
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
-from onceload_jobs.publish.completeness import half_read
+from onceload_jobs.publish.replaced_rows import half_read
 from onceload_jobs.read import checked_parts as reading
 from onceload_jobs.read import rows
 from onceload_jobs.read.parts import parts_of

@@ -27,7 +27,7 @@ from onceload.resident import Resident, running, start, stop
 from onceload.settings import Settings
 from onceload.spark import OnceloadSource
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.batch import disk_folder, store_folder
+from onceload_jobs.batch import folders
 from onceload_jobs.files.reading import read_at
 from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.load import load
@@ -97,8 +97,7 @@ def test_rows_wait_in_a_place_that_the_load_and_its_workers_share(loads, spark, 
         read.append(file)
         return read_at(file, **named)
 
-    for module in (disk_folder, store_folder):
-        monkeypatch.setattr(module, "read_at", noted)
+    monkeypatch.setattr(folders, "read_at", noted)
     with object_store(tmp_path / "log") as store:
         store.files().mkdir("waiting")
         for name, value in store.environment.items():

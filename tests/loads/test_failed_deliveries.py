@@ -11,8 +11,8 @@ import pytest
 from onceload_core.delivery import Mode, State
 from onceload_core.names import DeliveryId
 from onceload_core.postgres.by_hand import abandon, describe, list_deliveries, redrive
+from onceload_jobs.batch.job import BatchIncomplete
 from onceload_jobs.pipeline.declared import Write
-from onceload_jobs.publish.completeness import BatchIncomplete
 from onceload_jobs.read import blocks as loading
 from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.checked_parts import read_parts

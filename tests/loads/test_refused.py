@@ -524,12 +524,11 @@ def test_rows_of_a_commit_without_an_answer_are_not_taken_for_bad_where_each_may
     know = PostgresLedger.know
     lost, too_early = [True], [True]
 
-    def unanswered(*args: Any, **more: Any) -> Any:
-        position = publish_commit(*args, **more)
+    def unanswered(*args: Any, **more: Any) -> None:
+        publish_commit(*args, **more)
         if lost:
             lost.clear()
             raise CommitOutcomeUnknown("events", "b", "the line went dead")
-        return position
 
     def too_early_once(ledger: PostgresLedger, session: Session, producer_ids: Sequence[ProducerId]) -> Any:
         if too_early and not lost:

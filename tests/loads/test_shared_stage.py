@@ -21,10 +21,9 @@ from onceload.databases import open_database
 from onceload.doctor import Check, examine
 from onceload.settings import Settings
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.batch import disk_folder, stage_folder, store_folder
-from onceload_jobs.batch.disk_folder import DEAD_AFTER_S, MARK, PREFIX, DiskFolder
+from onceload_jobs.batch import folders, stage_folder
+from onceload_jobs.batch.folders import DEAD_AFTER_S, MARK, PREFIX, DiskFolder, StoreFolder
 from onceload_jobs.batch.stage_folder import NoRoom, RowsLost, StageFolder, open_folder
-from onceload_jobs.batch.store_folder import StoreFolder
 from onceload_jobs.executor.executor import Outcome, called
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -326,9 +325,8 @@ def test_a_folder_of_the_same_name_on_another_machine_is_not_taken_for_it(place)
 
 def test_a_killed_load_s_files_are_removed_and_those_of_a_live_one_stay(loads, place, monkeypatch):
     """A live load renews its folder, wherever it runs."""
-    for module in (disk_folder, store_folder):
-        # Stores give times in whole seconds.
-        monkeypatch.setattr(module, "DEAD_AFTER_S", 3.0)
+    # Stores give times in whole seconds.
+    monkeypatch.setattr(folders, "DEAD_AFTER_S", 3.0)
     abandoned = [f"{PREFIX}0123456789abcdef/{name}" for name in (MARK, "rows")]
     for name in [*abandoned, "other/rows"]:
         place.put(name, b"rows")
@@ -444,8 +442,7 @@ def test_what_a_killed_load_left_is_removed_and_all_is_loaded_once(loads, place,
     left = place.names()
     assert left
     assert loads.rows_or_none() == []
-    for module in (disk_folder, store_folder):
-        monkeypatch.setattr(module, "DEAD_AFTER_S", 1.0)
+    monkeypatch.setattr(folders, "DEAD_AFTER_S", 1.0)
 
     def is_swept() -> bool:
         with open_folder(place.address):

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from onceload_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.batch.disk_folder import MARK
+from onceload_jobs.batch.folders import MARK
 from onceload_jobs.batch.job import TransformRefused
 from onceload_jobs.batch.piece import Block, Piece
 from onceload_jobs.batch.stage_folder import RowsLost

@@ -1,7 +1,7 @@
 """Rows of a batch wait in the folder of its try, and only those that were written are copied."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from onceload_core.guards import RowsDiffer
 from onceload_core.verdicts import Order
 from onceload_jobs.batch import stage_folder
-from onceload_jobs.batch.disk_folder import DiskFolder
+from onceload_jobs.batch.folders import DiskFolder
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.piece import Piece, Pieces
+from onceload_jobs.batch.stage import Stage
 from onceload_jobs.batch.stage_folder import BlockWriter, NoRoom, open_folder
 from onceload_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, TransformEngine, Write
-from onceload_jobs.publish import copy_pieces
+from onceload_jobs.publish.table_road import copy_to
 from onceload_jobs.write.binary_copy import copy_encoded
 from tests.loads.conftest import Loads, line
 from tests.servers import execute
@@ -213,15 +216,16 @@ def test_a_piece_of_which_the_server_took_more_or_fewer_rows_is_not_published(lo
 def _lose_a_row(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A row of the stage is lost when all are there, as nothing should."""
     lost: list[int] = []
-    copy_to_stage = copy_pieces.Copying.copy_to_stage
 
-    def copy_and_lose(copying: copy_pieces.Copying, engine: Any, stage: Any) -> None:
-        copy_to_stage(copying, engine, stage)
+    def copy_and_lose(engine: Engine, job: Job, stage: Stage, pieces: Pieces) -> Sequence[Piece]:
+        copied = copy_to(engine, job, stage, pieces)
         if not lost:
+            table = stage.beside("records") if job.declared.is_made_by_postgres else stage.rows
             with loads.engine.begin() as connection:
-                lost.append(connection.exec_driver_sql(f"DELETE FROM {copying.writer.table} WHERE id = 7").rowcount)
+                lost.append(connection.exec_driver_sql(f"DELETE FROM {table} WHERE id = 7").rowcount)
+        return copied
 
-    monkeypatch.setattr(copy_pieces.Copying, "copy_to_stage", copy_and_lose)
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.copy_to", copy_and_lose)
     return lost
 
 

@@ -12,6 +12,7 @@ from onceload_core.delivery import Mode, Rules
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings
 from onceload_core.verdicts import Order
+from onceload_jobs.batch.job import BatchIncomplete
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
@@ -19,7 +20,6 @@ from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
-from onceload_jobs.publish.completeness import BatchIncomplete
 from onceload_jobs.read.checked_parts import FileRewritten, ReadPart, read_parts
 from tests.loads.conftest import InThisProcess, Loads
 

@@ -759,15 +759,15 @@ LOAD_BUGS = (
     Bug(
         name="a stage that a crash emptied is published",
         file="spark_jobs/onceload_jobs/publish/table_road.py",
-        correct="        check_there(connection, self.stage)\n",
-        wrong="",
+        correct="    check_there(connection, stage)\n    run(connection, WORK_MEMORY)\n",
+        wrong="    run(connection, WORK_MEMORY)\n",
         tests=("tests/loads/test_load.py::test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again",),
     ),
     Bug(
         name="a stage that is filled again keeps the rows of the first time",
-        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
-        correct='                    run(connection, f"TRUNCATE {table}")\n',
-        wrong="                    pass\n",
+        file="spark_jobs/onceload_jobs/publish/table_road.py",
+        correct='                run(connection, f"TRUNCATE {table}")\n',
+        wrong="                pass\n",
         tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections",),
     ),
     Bug(
@@ -800,7 +800,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="half a file takes the place of a whole one",
-        file="spark_jobs/onceload_jobs/publish/completeness.py",
+        file="spark_jobs/onceload_jobs/publish/replaced_rows.py",
         correct="        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))\n",
         wrong="        if False\n",
         tests=("tests/loads/test_refused.py::test_a_file_that_breaks_off_does_not_replace_what_was_loaded_of_it",),
@@ -841,10 +841,19 @@ LOAD_BUGS = (
         tests=(f"{OF_CHOICES}::test_a_batch_replaces_what_an_earlier_call_of_it_loaded",),
     ),
     Bug(
+        name="a file that another load has loaded shows that a whole batch took effect",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
+        correct="is_whole=True, ",
+        wrong="",
+        tests=(
+            "tests/loads/test_at_once.py::test_a_batch_that_loses_one_of_its_files_to_another_load_loads_the_others",
+        ),
+    ),
+    Bug(
         name="a generation whose rows were deleted does not count as replaced",
         file="spark_jobs/onceload_jobs/publish/totals.py",
-        correct="advances=read + _noted_as_replaced(replaced),",
-        wrong="advances=read,",
+        correct="advances=(*advances, *gone),",
+        wrong="advances=advances,",
         tests=(
             "tests/loads/test_killed_replace.py::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once",
         ),
@@ -1377,9 +1386,9 @@ BOARD_BUGS = (
     ),
     Bug(
         name="rows of a transform in files are not counted for their files",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
-        correct="            rows_of[each.producer_id] += each.rows\n",
-        wrong="",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
+        correct="            rows_of[each.producer_id] += each.rows\n            named",
+        wrong="            named",
         tests=("tests/loads/test_spark.py::test_a_transform_that_keeps_records_keeps_their_lineage",),
     ),
     Bug(
@@ -1558,21 +1567,21 @@ BATCH_BUGS = (
     ),
     Bug(
         name="Postgres may make rows of some records only",
-        file="spark_jobs/onceload_jobs/publish/query_plans.py",
+        file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
         correct='any(node["Node Type"] == "Limit" and _reads(node, reading) for node in nodes)',
         wrong="False",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
     ),
     Bug(
         name="Postgres may make rows of no record",
-        file="spark_jobs/onceload_jobs/publish/query_plans.py",
+        file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
         correct="    if not _reads(plan, reading) or ",
         wrong="    if ",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
     ),
     Bug(
         name="Postgres looks for a limit in the records only",
-        file="spark_jobs/onceload_jobs/publish/query_plans.py",
+        file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
         correct="        reading |= more\n",
         wrong="        reading |= more\n        reading = {records}\n        break\n",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
@@ -1580,7 +1589,7 @@ BATCH_BUGS = (
     Bug(
         name="Postgres makes null what rows are found by",
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
-        correct="    for name in _never_null(job):\n",
+        correct="    for name in (column.name for column in job.written if column.not_null):\n",
         wrong="    for name in ():\n",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_null_in_a_column_that_must_have_none_is_refused",),
     ),
@@ -1736,8 +1745,8 @@ BATCH_BUGS = (
     Bug(
         name="replace leaves rows that do not say their file",
         file="spark_jobs/onceload_jobs/publish/replaced_rows.py",
-        correct="    differing = (*_differing(promised, deleted), *map(_without_file, unattributed))\n",
-        wrong="    differing = (*_differing(promised, deleted), *map(_without_file, unattributed[:0]))\n",
+        correct="    differing = _differing(promised, deleted, unattributed)\n",
+        wrong="    differing = _differing(promised, deleted, unattributed[:0])\n",
         tests=(
             "tests/loads/test_spark.py::test_rows_that_an_earlier_transform_left_without_their_file_are_not_loaded_twice",
         ),
@@ -2284,7 +2293,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="a transform makes null what rows are found by",
-        file="spark_jobs/onceload_jobs/batch/made_columns.py",
+        file="spark_jobs/onceload_jobs/batch/job.py",
         correct="if column.name in key else column",
         wrong="if False else column",
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_transform_that_makes_null_what_rows_are_found_by_is_refused",),
@@ -2511,7 +2520,7 @@ TARGET_BUGS = (
     Bug(
         name="a merge does not look for keys that a trigger discards",
         file="spark_jobs/onceload_jobs/publish/merge.py",
-        correct=" - _unwritten(merge, written)\n",
+        correct=" - merge.unwritten(written)\n",
         wrong="\n",
         tests=(f"{OF_TARGETS}::test_a_merge_counts_the_keys_that_a_trigger_discards",),
     ),
@@ -3222,7 +3231,7 @@ SPOOL_BUGS = (
     ),
     Bug(
         name="files of a live load are removed",
-        file="spark_jobs/onceload_jobs/batch/disk_folder.py",
+        file="spark_jobs/onceload_jobs/batch/folders.py",
         correct="fcntl.LOCK_EX | fcntl.LOCK_NB",
         wrong="fcntl.LOCK_UN",
         tests=(
@@ -3232,22 +3241,22 @@ SPOOL_BUGS = (
     Bug(
         name="all tries of a task write to one file",
         file="spark_jobs/onceload_jobs/batch/stage_folder.py",
-        correct="name=token_hex(8)) if folder.is_here()",
-        wrong='name="rows") if folder.is_here()',
+        correct="name=token_hex(8))",
+        wrong='name="rows")',
         tests=(f"{OF_SHARED_STAGE}::test_a_task_that_runs_twice_writes_two_files_and_one_counts",),
     ),
     Bug(
         name="a worker takes a folder of the same name on another machine for that of its load",
-        file="spark_jobs/onceload_jobs/batch/disk_folder.py",
+        file="spark_jobs/onceload_jobs/batch/folders.py",
         correct="return (Path(self.path) / MARK).read_text() == self.token",
         wrong="return (Path(self.path) / MARK).exists()",
         tests=(f"{OF_SHARED_STAGE}::test_a_folder_of_the_same_name_on_another_machine_is_not_taken_for_it",),
     ),
     Bug(
         name="rows of a live load on another machine are removed",
-        file="spark_jobs/onceload_jobs/batch/disk_folder.py",
-        correct="if now - folder.stat().st_mtime > DEAD_AFTER_S:",
-        wrong="if now - folder.stat().st_mtime > 0:",
+        file="spark_jobs/onceload_jobs/batch/folders.py",
+        correct="if now - other.stat().st_mtime > DEAD_AFTER_S:",
+        wrong="if now - other.stat().st_mtime > 0:",
         tests=(f"{OF_SHARED_STAGE}::test_a_folder_is_swept_only_long_after_it_was_renewed",),
     ),
     Bug(
@@ -4589,9 +4598,9 @@ BUGS = (
     ),
     Bug(
         name="a batch of which the stage took other rows is not staged again",
-        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
-        correct="        except RowsDiffer as error:\n            raise StageLost(stage.name) from error\n",
-        wrong="        except ZeroDivisionError as error:\n            raise StageLost(stage.name) from error\n",
+        file="spark_jobs/onceload_jobs/publish/table_road.py",
+        correct="    except RowsDiffer as error:\n        raise StageLost(stage.name) from error\n",
+        wrong="    except ZeroDivisionError as error:\n        raise StageLost(stage.name) from error\n",
         tests=(
             "tests/loads/test_stage_folder.py::test_a_piece_of_which_the_server_took_more_or_fewer_rows_is_not_published",
         ),
@@ -4605,35 +4614,35 @@ BUGS = (
     ),
     Bug(
         name="rows that a stage's table lost count as duplicates",
-        file="spark_jobs/onceload_jobs/publish/source.py",
-        correct=".scalar_one() != rows:",
+        file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
+        correct=".scalar_one() != count:",
         wrong=".scalar_one() < 0:",
         tests=(f"{OF_STAGE_FOLDER}::test_a_batch_whose_table_lost_a_row_is_staged_again",),
     ),
     Bug(
         name="made rows that a stage's table lost count as filtered",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
         correct="    if sum(each.rows for each in found) != rows:\n",
         wrong="    if False:\n",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_made_rows_that_the_stage_loses_are_made_again",),
     ),
     Bug(
         name="filtered is what rows are missing to the number of records",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
         correct="filtered=new - sum(named.values())",
         wrong="filtered=max(0, new - sum(rows_of.values()))",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
     ),
     Bug(
         name="records that no row names are filtered, although some rows name none",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
         correct=" if name_all else 0)",
         wrong=")",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
     ),
     Bug(
         name="rows of a transform may name a file of which nothing was read",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
         correct="            if each.producer_id not in read:\n                raise lineage_refused(job, "
         '"rows name a file of which this batch has read nothing")\n',
         wrong="            if each.producer_id not in read:\n                continue\n",
@@ -4641,9 +4650,9 @@ BUGS = (
     ),
     Bug(
         name="rows of a transform may have half of a lineage",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
-        correct="    if row.producer_id is None or row.without_record:\n",
-        wrong="    if row.producer_id is None:\n",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
+        correct="any(each.producer_id is None or each.without_record for",
+        wrong="any(each.producer_id is None for",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_that_name_records_that_were_not_read_are_refused",),
     ),
     Bug(
@@ -4655,16 +4664,16 @@ BUGS = (
     ),
     Bug(
         name="rows may name more records than were read",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
         correct="    if any(named[producer_id] > records ",
         wrong="    if any(named[producer_id] < 0 ",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_that_name_records_that_were_not_read_are_refused",),
     ),
     Bug(
         name="a record with rows in two files of a transform counts twice",
-        file="spark_jobs/onceload_jobs/publish/made_rows.py",
-        correct="            raise SharedRecords\n",
-        wrong="            pass\n",
+        file="spark_jobs/onceload_jobs/publish/totals.py",
+        correct="        raise SharedRecords\n",
+        wrong="        pass\n",
         tests=(
             "tests/loads/test_spark.py::test_a_transform_may_read_its_records_several_times_or_make_nothing_of_them",
         ),
@@ -5293,8 +5302,8 @@ BUGS = (
     Bug(
         name="a retried record that names its producer is settled without its row",
         file="spark_jobs/onceload_jobs/publish/commits.py",
-        correct="            load=load,\n",
-        wrong="            load=None,\n",
+        correct="load=load)",
+        wrong="load=None)",
         tests=(f"{OF_RETRY_ROADS}::test_a_fixed_record_is_loaded_once_by_whatever_it_is_known",),
     ),
     Bug(

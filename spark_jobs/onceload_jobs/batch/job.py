@@ -1,19 +1,19 @@
-"""The job of a session: the pipeline, the batch and how its rows are written."""
+"""The job of a batch: the pipeline, and how its rows are read and written."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from sqlalchemy import Engine
 
-from onceload_core.errors import NeedsAPerson
+from onceload_core.errors import NeedsAPerson, SettingRefused
 from onceload_core.names import Batch, ProducerId
 from onceload_core.ports import Advance, Session
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.replay import Run
 from onceload_core.spans import SpanSet
-from onceload_jobs.pipeline.columns import Column
-from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column, ColumnType, Kind
+from onceload_jobs.pipeline.declared import Declared, OnRewrite
 
 
 @dataclass(eq=False)
@@ -27,6 +27,23 @@ class TransformRefused(NeedsAPerson):
         return (
             f"pipeline {self.pipeline}: the rows of the transform do not fit the target: {self.reason}. Nothing of the "
             "batch was loaded. Fix the SQL of the transform, the declared column or the records."
+        )
+
+
+@dataclass(eq=False)
+class BatchIncomplete(NeedsAPerson):
+    """A part of a batch could not be staged, and the batch may only be published completely."""
+
+    pipeline: str
+    batch: str
+    tries: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: a part of batch {self.batch} failed {self.tries} times, last with: "
+            f"{self.reason}. Nothing was published, because this batch is published completely or not at all. Fix the "
+            "cause, and load again."
         )
 
 
@@ -92,3 +109,43 @@ def engine_of(job: Job) -> Engine:
 @cache
 def _engine(settings: LedgerSettings) -> Engine:
     return connect(settings)
+
+
+def writing_columns(job: Job, made: Sequence[Column], *, has_lineage: bool) -> Job:
+    """The job that writes the columns that a transform makes, which may be others than the declared ones."""
+    key = job.declared.target.key
+    written = tuple(replace(column, not_null=True) if column.name in key else column for column in made)
+    _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
+    changed = with_lineage_of(job.declared, has_lineage=has_lineage)
+    return replace(job, written=written, has_lineage=has_lineage, declared=changed)
+
+
+def with_lineage_of(declared: Declared, *, has_lineage: bool) -> Declared:
+    """The declaration for the rows of a transform, which have lineage if the transform kept it."""
+    return replace(declared, target=replace(declared.target, lineage=declared.target.lineage and has_lineage))
+
+
+def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:
+    """Refuse a transform without the columns that the rest of the pipeline file needs."""
+    deleted = declared.target.deleted
+    needed = [("target.key", name) for name in declared.target.key]
+    if deleted:
+        needed.append(("target.deleted", deleted))
+    for place, name in needed:
+        if name not in made:
+            found = f"{name}, but the transform makes {', '.join(made)}"
+            raise SettingRefused(place, found, "a column that the transform makes")
+    if deleted and made[deleted] != ColumnType(kind=Kind.BOOLEAN):
+        raise SettingRefused("target.deleted", f"{deleted}, which the transform makes as {made[deleted]}", "a boolean")
+    if declared.on_rewrite is OnRewrite.REPLACE and not has_lineage:
+        why = "which on_rewrite: replace needs to find old rows"
+        raise SettingRefused("transform", ", ".join(made), f"{PRODUCER_ID} and {SEQUENCE} among its columns, {why}")
+
+
+#: Such rows would be rows of no record to some, and rows of a file to others.
+HALF_A_NAME = f"rows have {PRODUCER_ID} or {SEQUENCE} without the other"
+
+
+def lineage_refused(job: Job, why: str) -> TransformRefused:
+    """An error about the records that rows name."""
+    return TransformRefused(job.declared.name, f"{why} (select {PRODUCER_ID} and {SEQUENCE} unchanged)")

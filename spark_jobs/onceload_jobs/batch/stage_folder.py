@@ -9,17 +9,16 @@ with.
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol
+from typing import BinaryIO, TypeAlias
 
 from onceload_core.errors import CallAgain, SettingRefused
-from onceload_jobs.batch.disk_folder import own_folder, shared_folder
+from onceload_jobs.batch.folders import DiskFolder, StoreFolder, own_folder, shared_folder, store_folder
 from onceload_jobs.batch.piece import Block, BlockLost, Piece
-from onceload_jobs.batch.store_folder import store_folder
 from onceload_jobs.files.addresses import Unreadable, in_words, is_of_s3
 from onceload_jobs.pipeline.columns import Column
 
@@ -29,45 +28,10 @@ STAGE = "ONCELOAD_STAGE"
 _READ_BYTES = 4 * 2**20
 #: What a worker that finds no room in the folder may hold.
 _HELD_BYTES_MAX = 256 * 2**20
+#: It is pickled and sent to workers.
+StageFolder: TypeAlias = DiskFolder | StoreFolder
 #: How often the load shows that a shared folder is in use.
 RENEWED_EVERY_S = 60.0
-
-
-class Output(Protocol):
-    """A file that is being written."""
-
-    def write(self, chunk: memoryview, /) -> int | None:
-        """Write the beginning of a chunk, and return how much that is."""
-
-    def close(self) -> None:
-        """Complete the file."""
-
-
-class StageFolder(Protocol):
-    """Where workers put rows, if they see it; it is pickled and sent to them."""
-
-    @property
-    def path(self) -> str:
-        """Where it is, for messages."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it is at the address that machines share."""
-
-    def is_here(self) -> bool:
-        """Whether this process sees it."""
-
-    def create(self, file: str) -> Output:
-        """Begin a file."""
-
-    def read(self, file: str, *, offset: int, size: int) -> bytes:
-        """A range of a file, or Unreadable."""
-
-    def remove(self, file: str) -> None:
-        """Remove a file."""
-
-    def renew(self) -> None:
-        """Show that it is in use."""
 
 
 @dataclass(eq=False)
@@ -133,16 +97,11 @@ def _new_folder(address: str | None) -> AbstractContextManager[StageFolder]:
 
 @dataclass(kw_only=True)
 class PieceFile:
-    """The file of one piece. Each try of a task has one of its own, which is created with its first bytes."""
+    """The file of one piece, which is created with its first bytes."""
 
     folder: StageFolder
     name: str
-    _output: Output | None = None
-
-    @classmethod
-    def in_folder(cls, folder: StageFolder) -> "PieceFile | None":
-        """A new one, or None if this process does not see the folder."""
-        return cls(folder=folder, name=token_hex(8)) if folder.is_here() else None
+    _output: BinaryIO | None = None
 
     def write(self, chunk: bytes) -> None:
         with self._naming_the_folder():
@@ -159,16 +118,11 @@ class PieceFile:
                 with self._naming_the_folder():
                     self._output.close()
         except BaseException:
-            self._remove()
+            for end in (self._output.close, partial(self.folder.remove, self.name)) if self._output else ():
+                # Otherwise it goes with the folder.
+                with suppress(Exception):
+                    end()
             raise
-
-    def _remove(self) -> None:
-        if self._output is None:
-            return
-        for end in (self._output.close, partial(self.folder.remove, self.name)):
-            # Otherwise it goes with the folder.
-            with suppress(Exception):
-                end()
 
     @contextmanager
     def _naming_the_folder(self) -> Iterator[None]:
@@ -182,7 +136,7 @@ class PieceFile:
 class BlockWriter:
     """The blocks of one piece, in its file, or in memory."""
 
-    target: PieceFile | None
+    target: PieceFile | None = None
     #: Raised if there is no file, and the rows are too many for memory.
     too_many: NoRoom = field(default_factory=NoRoom.not_visible)
     blocks: list[Block] = field(default_factory=list)
@@ -220,9 +174,12 @@ class BlockWriter:
 
 def written_once(folder: StageFolder, write: Callable[[BlockWriter], Piece]) -> Piece:
     """Let a piece be written into the folder, or into memory if this process does not see it."""
-    target = PieceFile.in_folder(folder)
-    with nullcontext() if target is None else target.completing():
-        return write(BlockWriter(target=target))
+    if not folder.is_here():
+        return write(BlockWriter())
+    # Each try of a task has a file of its own.
+    file = PieceFile(folder=folder, name=token_hex(8))
+    with file.completing():
+        return write(BlockWriter(target=file))
 
 
 def written(folder: StageFolder, write: Callable[[BlockWriter], Piece]) -> Piece:
@@ -230,13 +187,13 @@ def written(folder: StageFolder, write: Callable[[BlockWriter], Piece]) -> Piece
     try:
         return written_once(folder, write)
     except NoRoom as no_room:
-        return write(BlockWriter(target=None, too_many=no_room))
+        return write(BlockWriter(too_many=no_room))
 
 
-def _write_all(output: Output, chunk: bytes) -> None:
+def _write_all(output: BinaryIO, chunk: bytes) -> None:
     view = memoryview(chunk)
     while view:
-        view = view[output.write(view) or 0 :]
+        view = view[output.write(view) :]
 
 
 def content_of(folder: StageFolder, piece: Piece, block: Block) -> Iterator[bytes]:

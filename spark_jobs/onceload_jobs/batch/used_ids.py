@@ -16,7 +16,7 @@ from onceload_jobs.batch.stage_folder import BlockWriter
 from onceload_jobs.pipeline.columns import Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.write.binary_copy import copy_encoded, encoded
-from onceload_jobs.write.sql import Sql, filled, quoted
+from onceload_jobs.write.sql import filled, quoted
 
 SQL = statements("used_ids.sql", package=__package__)
 _BIGINT = ColumnType(kind=Kind.BIGINT)
@@ -66,15 +66,15 @@ class IdTables:
         for block in piece.messages if self.messages is not None else ():
             copy_encoded(connection, content(piece, block), table=self.messages or "", names=_MESSAGES)
 
-    def offer(self, connection: Connection, *, counts: Sql | None = None) -> None:
+    def offer(self, connection: Connection, *, recounted: str | None = None) -> None:
         """Gather the ranges of each producer for the commit of this transaction, in the table `OFFERED`.
 
-        `counts` is a query for the rows of each producer, if they are not those that workers counted.
+        `recounted` is a table with the rows of each producer, if they are not those that workers counted.
         """
         if self.used is not None:
             connection.execute(filled(SQL["offer"], table=self.used))
-            if counts is not None:
-                connection.execute(filled(SQL["recount"], counts=counts))
+            if recounted is not None:
+                connection.execute(filled(SQL["recount"], rows=recounted))
 
 
 def _kind_of(table: str) -> dict[str, str]:

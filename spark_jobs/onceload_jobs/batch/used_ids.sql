@@ -12,6 +12,9 @@ SELECT producer_id, range_agg(int8range(first, "end")) AS spans, CAST(sum(rows) 
 ANALYZE onceload_offered;
 
 -- name: recount
+-- A producer may have no row, and a row may name no producer.
 UPDATE onceload_offered AS offered SET rows = coalesce(counted.rows, 0)
-  FROM onceload_offered AS own LEFT JOIN ({counts}) AS counted USING (producer_id)
+  FROM onceload_offered AS own
+  LEFT JOIN (SELECT _producer_id AS producer_id, count(*) AS rows FROM {rows} GROUP BY _producer_id) AS counted
+ USING (producer_id)
  WHERE own.producer_id = offered.producer_id;

@@ -4,7 +4,7 @@ What comes here needs no SQL on its rows: those of files and of a program, and q
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Connection, Engine
@@ -17,14 +17,11 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import Piece, Pieces, advances_of
 from onceload_jobs.batch.used_ids import IdTables
 from onceload_jobs.pipeline.columns import Column
-from onceload_jobs.publish.commits import commit_of, publish_commit
+from onceload_jobs.publish.commits import publish_commit, refusing_rows, until_it_took_effect
 from onceload_jobs.publish.copy_pieces import Copying
-from onceload_jobs.publish.made_rows import MadeRows
-from onceload_jobs.publish.refusals import refusing_rows
 from onceload_jobs.publish.replaced_rows import replace_rows
-from onceload_jobs.publish.totals import BatchTotals, took_effect
+from onceload_jobs.publish.totals import BatchTotals, made_in_pieces
 from onceload_jobs.write.target import refuse_altered
-from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import Writer
 
 
@@ -40,9 +37,7 @@ def copy_and_commit(
 ) -> bool:
     """Copy all pieces and commit them, until it is certain that they took effect; whether this process saw it."""
     road = BatchRoad(engine=engine, ledger=ledger, job=job, claim=claim, judge=judge, added=added)
-    batch = _Batch(road, pieces)
-    until_certain(batch.find_rest, batch.write, on_unsure=batch.note_unsure)
-    return road.has_committed
+    return until_it_took_effect(ledger, job, partial(road.write, pieces), last_totals=lambda: road.totals)
 
 
 @dataclass(kw_only=True)
@@ -62,30 +57,34 @@ class BatchRoad:
     is_logged_as: str = "batch_published"
     #: What the last try would have committed.
     totals: BatchTotals | None = None
-    has_committed: bool = False
-    _copied: Sequence[Piece] = ()
     _checks_each_piece: bool = False
-    _ids: IdTables = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._ids = IdTables.temporary(self.job.declared)
-
-    def write(self, pieces: Pieces) -> None:
-        job = self.job
+    def write(self, pieces: Pieces) -> bool:
+        """Copy all pieces and commit them; whether there was anything to commit."""
+        job, ids = self.job, IdTables.temporary(self.job.declared)
         with translated(pipeline=job.declared.name, doing="writing rows"), self.engine.connect() as connection:
             with refusing_rows(job):
-                written = self._copy(connection, pieces)
-            totals = self.totals = self._total()
+                copied, written = self._copy(connection, pieces, ids)
+            totals = BatchTotals.of(job, copied)
+            if job.declared.transform is not None:
+                totals = totals.with_made(job, copied, made_in_pieces(copied))
+            self.totals = totals
             if totals.is_empty:
                 connection.rollback()
-                return
-            self._ids.offer(connection)
-            commit = commit_of(
-                job, totals, self._ids, claim=self.claim, is_last=self.is_last, write_rows=lambda _: written
+                return False
+            ids.offer(connection)
+            publish_commit(
+                self.ledger,
+                job,
+                totals,
+                ids,
+                write_rows=lambda _: written,
+                claim=self.claim,
+                is_last=self.is_last,
+                begun=connection,
+                is_logged_as=self.is_logged_as,
             )
-            with refusing_rows(job):
-                publish_commit(self.ledger, commit, begun=connection, is_logged_as=self.is_logged_as)
-            self.has_committed = True
+            return True
 
     def check_each_piece(self, refused: RowsRefused) -> None:
         """A constraint that the commit checks last may have refused rows: the next try checks it with each piece."""
@@ -93,11 +92,11 @@ class BatchRoad:
             raise refused
         self._checks_each_piece = True
 
-    def _copy(self, connection: Connection, pieces: Pieces) -> int:
-        """Copy all pieces, in place of old rows that they replace; how many rows the server wrote."""
-        job = self.job
+    def _copy(self, connection: Connection, pieces: Pieces, ids: IdTables) -> tuple[Sequence[Piece], int]:
+        """Copy all pieces, in place of old rows that they replace; also returns how many rows the server wrote."""
+        job, copied = self.job, list[Piece]()
         writer = Writer.into_target(job.declared.target, job.written)
-        self._ids.create(connection)
+        ids.create(connection)
         if self.added:
             refuse_altered(connection, writer.table, columns=writer.columns, lineage=writer.lineage)
             writer.add_all(connection, self.added)
@@ -105,27 +104,25 @@ class BatchRoad:
             job=job,
             pieces=pieces,
             writer=writer,
-            ids=self._ids,
+            ids=ids,
             checks_each_piece=self._checks_each_piece,
             check_new=partial(self._check_new, pieces),
         )
 
         def copy() -> int:
             counting = writer.counting(connection)
-            copying.copy_all(connection)
-            self._copied = copying.copied
+            copied.extend(copying.copy_all(connection))
             if self.judge is not None:
-                self.judge(self._copied)
-            return counting.remaining(connection, copying.rows)
+                self.judge(copied)
+            return counting.remaining(connection, sum(piece.rows for piece in copied))
 
-        if not job.replaced:
-            return copy()
-        return replace_rows(connection, job, [each.old for each in job.replaced.values()], copy)
+        written = replace_rows(connection, job, [each.old for each in job.replaced.values()], copy)
+        return copied, written
 
     def _check_new(self, pieces: Pieces, piece: Piece) -> None:
         """Refused rows may be those of another process that was first, or of an earlier try: they are not bad."""
         if self.job.records_have_own_ids:
-            # What is new of the piece is looked for again.
+            # The new records of the piece are looked for again.
             repeats = piece.rows - sum(rows.num_rows for rows, _ in pieces.rows(piece))
             if repeats > 0:
                 raise AlreadyConsumed(self.job.declared.name, (f"{repeats} records",))
@@ -140,37 +137,3 @@ class BatchRoad:
         )
         if repeated:
             raise AlreadyConsumed(self.job.declared.name, repeated)
-
-    def _total(self) -> BatchTotals:
-        totals = BatchTotals.of(self.job, self._copied)
-        if self.job.declared.transform is None:
-            return totals
-        return totals.with_made(MadeRows.of_pieces(self.job, self._copied))
-
-
-class _Batch:
-    """The tries to commit a batch. It takes effect completely or not at all."""
-
-    def __init__(self, road: BatchRoad, pieces: Pieces) -> None:
-        self._road, self._pieces = road, pieces
-        #: What may have taken effect.
-        self._unsure: BatchTotals | None = None
-        #: Another process was first: of files only an unknown one, or another load that had some of the same records.
-        self._overtaken: AlreadyConsumed | None = None
-
-    def find_rest(self) -> Pieces | None:
-        """The batch, unless it took effect."""
-        if self._overtaken is not None:
-            raise self._overtaken
-        done = self._unsure is not None and took_effect(self._road.ledger, self._road.job, self._unsure)
-        return None if done else self._pieces
-
-    def write(self, pieces: Pieces) -> None:
-        try:
-            self._road.write(pieces)
-        except AlreadyConsumed as error:
-            self._overtaken = error
-            raise
-
-    def note_unsure(self) -> None:
-        self._unsure = self._road.totals

@@ -4,9 +4,9 @@ Each piece has a savepoint. If the server refuses rows of it, or if it is lost, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import RowsRefused
@@ -14,7 +14,6 @@ from onceload_core.guards import RowsDiffer
 from onceload_core.names import ProducerId
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import BlockLost, Piece, Pieces, places_of
-from onceload_jobs.batch.stage import Stage, StageLost, check_there, still_there
 from onceload_jobs.batch.stage_folder import RowsLost
 from onceload_jobs.batch.used_ids import IdTables
 from onceload_jobs.read.limits import bad_allowed
@@ -27,7 +26,7 @@ from onceload_jobs.write.writer import ColumnsDiffer, Writer
 _LOST_MAX = 5
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Copying:
     """Copies the pieces of a batch into the target, or into its stage."""
 
@@ -39,36 +38,20 @@ class Copying:
     checks_each_piece: bool = False
     #: Called when the server has refused rows of a piece. It raises if any are loaded already.
     check_new: Callable[[Piece], None] | None = None
-    copied: list[Piece] = field(default_factory=list)
 
-    @property
-    def rows(self) -> int:
-        return sum(piece.rows for piece in self.copied)
-
-    def copy_to_stage(self, engine: Engine, stage: Stage) -> None:
-        """Copy all pieces into a table of the stage, in a transaction of its own."""
-        try:
-            with still_there(stage), engine.begin() as connection:
-                check_there(connection, stage)
-                # A try whose answer was lost may have filled it.
-                for table in (self.writer.table, *self.ids.all):
-                    run(connection, f"TRUNCATE {table}")
-                self.copy_all(connection)
-        except RowsDiffer as error:
-            raise StageLost(stage.name) from error
-
-    def copy_all(self, connection: Connection) -> None:
-        alive, self.copied = KeptAlive(connection), []
+    def copy_all(self, connection: Connection) -> list[Piece]:
+        """Copy all pieces, and return them as they were copied."""
+        alive, copied = KeptAlive(connection), []
         if self.checks_each_piece:
             run(connection, CHECK_NOW)
         with alive.while_it_waits():
             for piece in self.pieces.each():
                 with alive.used():
                     # Rows that workers hand over in memory are not kept there.
-                    self.copied.append(self._copied(connection, piece).without_content)
+                    copied.append(self._copied(connection, piece).without_content)
+        return copied
 
     def _copied(self, connection: Connection, piece: Piece) -> Piece:
-        """Copy one piece, and return it as it was copied."""
         lost = 0
         while True:
             savepoint = connection.begin_nested()

@@ -30,41 +30,23 @@ def refuse_twice(connection: Connection, job: Job, source: Sql) -> None:
         )
 
 
-def merge_in(connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...]) -> int:
+def merge_in(
+    connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...], *, is_late: bool = False
+) -> int:
     """The last record of each key wins, in the batch and against an earlier row of the same producer.
 
-    Return how many rows of the source are merged; a trigger of the target may have discarded some.
+    Each record that comes late is ordered against the existing row as in one batch. Return how many rows of the source
+    are merged; a trigger of the target may have discarded some.
     """
-    return _merge_in(connection, target, source, columns, late=False)
-
-
-def merge_late(connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...]) -> int:
-    """The same of records that come late: each is ordered against the existing row as in one batch."""
-    overtaken = 0
-    if target.lineage:
-        late = _Merge(connection=connection, target=target, source=source, late=True)
-        overtaken = late.run("delete_overtaken").rowcount
-    return overtaken + _merge_in(connection, target, source, columns, late=True)
-
-
-def _merge_in(connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...], *, late: bool) -> int:
+    merge = _Merge(connection=connection, target=target, source=source, is_late=is_late)
+    overtaken = merge.run("delete_overtaken").rowcount if is_late and target.lineage else 0
     # Keys of two types could not be compared.
     refuse_altered(connection, table_name(target), columns=columns, lineage=target.lineage)
-    merge = _Merge(connection=connection, target=target, source=source, late=late)
     merge.run("make_latest")
     undeleted = merge.delete(marked=target.deleted) if target.deleted else 0
     written = merge.write(columns)
     rows = merge.count("count_rows")
-    return rows - max(0, undeleted) - _unwritten(merge, written)
-
-
-def _unwritten(merge: "_Merge", written: int) -> int:
-    """How many of the latest rows the server did not write, although no newer row of their key exists."""
-    expected = merge.count("count_kept")
-    if written == expected or not merge.target.lineage:
-        return expected - written
-    merge.run("analyze")
-    return expected - written - merge.count("count_overtaken", is_newer=merge.is_newer("latest"))
+    return overtaken + rows - max(0, undeleted) - merge.unwritten(written)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +56,7 @@ class _Merge:
     connection: Connection
     target: Target
     source: Sql
-    late: bool
+    is_late: bool
 
     def delete(self, *, marked: str) -> int:
         """Delete the keys whose newer row is marked as deleted, and return how many rows a trigger kept."""
@@ -98,18 +80,22 @@ class _Merge:
         table, lineage = table_name(self.target), self.target.lineage
         return count_written(self.connection, table, lambda: write().rowcount, columns=columns, lineage=lineage)
 
+    def unwritten(self, written: int) -> int:
+        """How many of the latest rows the server did not write, although no newer row of their key exists."""
+        expected = self.count("count_kept")
+        if written == expected or not self.target.lineage:
+            return expected - written
+        self.run("analyze")
+        return expected - written - self.count("count_overtaken", is_newer=self.is_newer("latest"))
+
     def is_newer(self, row: str) -> str:
         """Whether a row is newer than the one of its key in the target, as SQL."""
         if not self.target.lineage:
             return "true"
-        if self.late:
+        if self.is_late:
             # The number of a record alone decides its order, also against a row written concurrently.
             return f"coalesce((there.{PRODUCER_ID}, there.{SEQUENCE}) < ({row}.{PRODUCER_ID}, {row}.{SEQUENCE}), true)"
         return f"there.{PRODUCER_ID} IS DISTINCT FROM {row}.{PRODUCER_ID} OR there.{SEQUENCE} < {row}.{SEQUENCE}"
-
-    @property
-    def _is_kept(self) -> str:
-        return f"latest.{quoted(self.target.deleted)} IS NOT TRUE" if self.target.deleted else "true"
 
     @property
     def _has_same_key(self) -> str:
@@ -120,13 +106,14 @@ class _Merge:
         return counted
 
     def run(self, statement: str, **texts: str) -> CursorResult[*tuple[Any, ...]]:
+        deleted = self.target.deleted
         whole = filled(
             SQL[statement],
             source=self.source,
             table=table_name(self.target),
             key=listed(self.target.key),
             has_same_key=self._has_same_key,
-            is_kept=self._is_kept,
+            is_kept=f"latest.{quoted(deleted)} IS NOT TRUE" if deleted else "true",
             **texts,
         )
         return self.connection.execute(whole)

@@ -4,27 +4,25 @@ The records wait in a table of the stage. Once all of them are staged, one trans
 audited is what is published, and a query with other results in each run loads one of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import CallAgain, SettingRefused
 from onceload_core.postgres.connection import column_of, first_line, sqlstate, statements, translated
-from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.batch.made_columns import writing_columns
+from onceload_jobs.batch.job import Job, TransformRefused, writing_columns
 from onceload_jobs.batch.piece import Piece
-from onceload_jobs.batch.stage import SCHEMA, Stage, check_there, still_there
+from onceload_jobs.batch.stage import SCHEMA, Stage, StageLost, check_there, still_there
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column, parse_column
-from onceload_jobs.publish.query_plans import check_reads_all
-from onceload_jobs.publish.source import WORK_MEMORY, check_rows
 from onceload_jobs.write.find_refused import ROW_REFUSED
 from onceload_jobs.write.sql import filled, listed, quoted, run
 from onceload_jobs.write.target import types_there
-from onceload_jobs.write.writer import Writer, cast_to_target, copy_columns
+from onceload_jobs.write.writer import cast_to_target, copy_columns
 
 SQL = statements("postgres_transform.sql", package=__package__)
 #: Besides rows: what a query cannot be, names, or has no right to read.
@@ -37,7 +35,9 @@ _SEVERAL = "42P11"
 #: What Postgres calls a column without a name.
 _UNNAMED = "?column?"
 #: The number of the one piece with the made rows.
-MADE = -1
+_MADE = -1
+#: For sorts and joins of whole batches.
+WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
 
 
 def with_made_columns(engine: Engine, job: Job) -> Job:
@@ -46,13 +46,12 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
     records = f"{SCHEMA}.{quoted(name)}"
     with translated(pipeline=job.declared.name, doing="planning the transform"), engine.connect() as connection:
         transaction = connection.begin()
-        _create(connection, records, job)
+        create_records(connection, records, job)
         query = _query(job, records)
         with _refusing_the_query():
             _refuse_several(connection, query)
             explained = connection.execute(filled(SQL["explain"], query=query))
-        plan = explained.scalar_one()[0]["Plan"]
-        check_reads_all(plan, name)
+        _check_reads_all(explained.scalar_one()[0]["Plan"], name)
         made = _made_of(connection, job, records)
         transaction.rollback()
     for lineage in (PRODUCER_ID, SEQUENCE):
@@ -73,6 +72,37 @@ def _refuse_several(connection: Connection, query: TextClause) -> None:
     as_sent = query.text.replace("\\:", ":")
     connection.execute(SQL["give_query"], {"query": as_sent})
     connection.execute(SQL["open_query"])
+
+
+def _check_reads_all(plan: Mapping[str, Any], records: str) -> None:
+    """Refuse a query that leaves records out by chance or reads none: the ledger would count them as loaded."""
+    nodes = list(_nodes(plan))
+    reading = {records}
+    while more := {_cte_of(node) for node in nodes if _reads(node, reading)} - reading - {""}:
+        reading |= more
+    if not _reads(plan, reading) or any(node["Node Type"] == "Limit" and _reads(node, reading) for node in nodes):
+        found = "SQL that leaves records unread"
+        expected = (
+            "a query that reads all records (no LIMIT, no DISTINCT of one value, no condition that is always false)"
+        )
+        raise SettingRefused("transform", found, expected)
+
+
+def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
+def _reads(plan: Mapping[str, Any], reading: Set[str]) -> bool:
+    """Whether a part of a plan reads some tables or named queries."""
+    return any({node.get("Relation Name"), node.get("CTE Name")} & reading for node in _nodes(plan))
+
+
+def _cte_of(node: Mapping[str, Any]) -> str:
+    """The named query that a part of a plan computes, or nothing."""
+    name = str(node.get("Subplan Name", ""))
+    return name.removeprefix("CTE ") if name.startswith("CTE ") else ""
 
 
 def _made_of(connection: Connection, job: Job, records: str) -> dict[str, str]:
@@ -115,13 +145,8 @@ class QueryChanged(CallAgain):
         )
 
 
-def create_records(engine: Engine, job: Job, stage: Stage) -> None:
-    """Create the table of the records; it is dropped with the stage."""
-    with still_there(stage), engine.begin() as connection:
-        _create(connection, stage.of_records(job.columns).rows, job)
-
-
-def _create(connection: Connection, records: str, job: Job) -> None:
+def create_records(connection: Connection, records: str, job: Job) -> None:
+    """Create the table of the records; that of a stage is dropped with it."""
     columns = copy_columns(job.columns, lineage=True)
     connection.execute(filled(SQL["create_records"], records=records, columns=columns))
 
@@ -137,36 +162,29 @@ def make_rows(engine: Engine, job: Job, stage: Stage, pieces: Sequence[Piece]) -
         check_there(connection, stage)
         run(connection, f"TRUNCATE {stage.rows}")
         rows = _make_of_records(connection, job, stage, records) if records else 0
-    return (*(piece.proof for piece in pieces), Piece(number=MADE, rows=rows))
+    return (*(piece.proof for piece in pieces), Piece(number=_MADE, rows=rows))
 
 
 def _make_of_records(connection: Connection, job: Job, stage: Stage, count: int) -> int:
+    """Write the rows of the query to the stage, and return how many the server wrote."""
     run(connection, WORK_MEMORY)
-    for name in _never_null(job):
+    for name in (column.name for column in job.written if column.not_null):
         run(connection, f"ALTER TABLE {stage.rows} ALTER COLUMN {quoted(name)} SET NOT NULL")
     records = stage.of_records(job.columns).rows
     # Without statistics, the plan of a join or of groups would be a guess.
     run(connection, f"ANALYZE {records}")
-    check_rows(connection, stage, records, rows=count)
+    if connection.execute(filled(SQL["count_records"], records=records)).scalar_one() != count:
+        raise StageLost(stage.name)
     now = _columns(job, _made_of(connection, job, records))
     if [(each.name, each.type) for each in now] != [(each.name, each.type) for each in job.written]:
         # INSERT would round or cut values.
         raise QueryChanged(job.declared.name)
     # If this process is killed, its query ends too.
     run(connection, "SET LOCAL client_connection_check_interval = '10s'")
+    names = listed(stage.writer.names)
+    insert = filled(SQL["insert_made"], table=stage.rows, names=names, query=_query(job, records, names))
     with _refusing_rows(job):
-        return _insert_made(connection, job, records, into=stage.writer)
-
-
-def _insert_made(connection: Connection, job: Job, records: str, *, into: Writer) -> int:
-    """Write the rows of the query to a table, and return how many the server wrote."""
-    names = listed(into.names)
-    insert = filled(SQL["insert_made"], table=into.table, names=names, query=_query(job, records, names))
-    return connection.execute(insert).rowcount
-
-
-def _never_null(job: Job) -> Iterator[str]:
-    yield from (column.name for column in job.written if column.not_null)
+        return connection.execute(insert).rowcount
 
 
 def _query(job: Job, records: str, names: str = "*") -> TextClause:

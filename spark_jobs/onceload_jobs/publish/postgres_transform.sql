@@ -25,6 +25,9 @@ EXPLAIN (FORMAT JSON) {query};
 -- A view with the columns that the query makes.
 CREATE VIEW {view} AS {query};
 
+-- name: count_records
+SELECT count(*) FROM {records};
+
 -- name: insert_made
 -- The rows that the query makes.
 INSERT INTO {table} ({names}) {query};

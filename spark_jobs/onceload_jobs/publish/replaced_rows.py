@@ -5,7 +5,7 @@ deleted, nothing is committed, because rows that were not found would stay besid
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -18,7 +18,7 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.connection import statements
 from onceload_core.postgres.pipeline_row import get_pipeline, lock_pipeline
 from onceload_core.postgres.receipts import Promise, Unattributed, rows_promised, rows_unattributed
-from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.job import Job, Replacement
 from onceload_jobs.batch.piece import Piece, advances_of
 from onceload_jobs.files.notes import Note
 from onceload_jobs.write.sql import filled, table_name
@@ -48,6 +48,17 @@ class ReplacedRowsDiffer(NeedsAPerson):
         )
 
 
+def half_read(job: Job, pieces: Sequence[Piece], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
+    """New generations that were not read completely: they must not replace loaded rows."""
+    read = {advance.producer_id: advance for advance in advances_of(pieces)}
+    noted = {note.name for note in notes}
+    return {
+        new: replacement
+        for new, replacement in job.replaced.items()
+        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))
+    }
+
+
 def without_records(job: Job, ledger: PostgresLedger, pieces: Sequence[Piece]) -> dict[ProducerId, Note]:
     """New generations without a record to load; unless a user accepts it, they must not replace earlier records."""
     if job.differences_accepted:
@@ -69,11 +80,13 @@ def _why_none(advance: Advance, pieces: Sequence[Piece]) -> str:
 
 
 def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId], write: Callable[[], int]) -> int:
-    """Write the new rows in place of the old ones, and return how many the server wrote.
+    """Write the new rows in place of the old ones, if any, and return how many the server wrote.
 
     The old rows are deleted first, because of the target's unique indexes. If one of their records is retried
     meanwhile, that commit is either visible here, because the pipeline is locked after it, or it is refused later.
     """
+    if not replaced:
+        return write()
     pipeline = job.declared.name
     before = get_pipeline(connection, pipeline)
     promised = rows_promised(connection, before.pipeline_id, replaced)
@@ -83,7 +96,7 @@ def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId
         deleted += _delete(connection, job, replaced)
         promised = rows_promised(connection, before.pipeline_id, replaced)
     unattributed = rows_unattributed(connection, before.pipeline_id, replaced)
-    differing = (*_differing(promised, deleted), *map(_without_file, unattributed))
+    differing = _differing(promised, deleted, unattributed)
     if differing and not job.differences_accepted:
         raise ReplacedRowsDiffer(pipeline, table_name(job.declared.target), differing)
     return written
@@ -96,13 +109,19 @@ def _delete(connection: Connection, job: Job, replaced: Sequence[ProducerId]) ->
     return Counter({ProducerId(row.producer_id): row.rows for row in deleted})
 
 
-def _without_file(unattributed: Unattributed) -> str:
-    which = f"{unattributed.rows:,} rows that were loaded in the same commit, position {unattributed.position},"
-    return f"{unattributed.name!r} ({which} have no lineage, so their file is unknown)"
-
-
-def _differing(promised: Mapping[ProducerId, Promise], deleted: Counter[ProducerId]) -> Iterator[str]:
-    for producer_id, promise in promised.items():
-        found = deleted[producer_id]
-        if promise.rows != found:
-            yield f"{promise.name!r} ({promise.rows:,} rows expected, {found:,} found)"
+def _differing(
+    promised: Mapping[ProducerId, Promise], deleted: Counter[ProducerId], unattributed: Sequence[Unattributed]
+) -> tuple[str, ...]:
+    """The files whose old rows are others than promised, or are not known."""
+    return (
+        *(
+            f"{promise.name!r} ({promise.rows:,} rows expected, {deleted[producer_id]:,} found)"
+            for producer_id, promise in promised.items()
+            if promise.rows != deleted[producer_id]
+        ),
+        *(
+            f"{each.name!r} ({each.rows:,} rows that were loaded in the same commit, position {each.position}, have no"
+            " lineage, so their file is unknown)"
+            for each in unattributed
+        ),
+    )

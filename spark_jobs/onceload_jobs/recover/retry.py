@@ -39,9 +39,8 @@ from onceload_jobs.load.road import Road, road_of, writer_of
 from onceload_jobs.pipeline.declared import Declared, Publish, Write
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.batch_road import BatchRoad
-from onceload_jobs.publish.fill_stage import copy_to, open_tables, with_made_rows
 from onceload_jobs.publish.postgres_transform import with_made_columns
-from onceload_jobs.publish.table_road import TableRoad, totals_of
+from onceload_jobs.publish.table_road import commit_stage, copy_to, open_tables, totals_of, with_made_rows
 from onceload_jobs.recover.stored_fields import StoredFields
 from onceload_jobs.recover.stored_pieces import StoredPieces
 from onceload_jobs.recover.stored_records import StoredRecords
@@ -273,7 +272,7 @@ class _Settling:
                 raise RowsLost(self._folder.path) from gone
             totals = totals_of(engine, job, stage, copied)
             if not totals.is_empty:
-                TableRoad(self._ledger, job, stage, totals).write(totals)
+                commit_stage(self._ledger, job, stage, totals)
 
     def _made_of(self, pieces: StoredPieces) -> Pieces:
         if self._spark is None:

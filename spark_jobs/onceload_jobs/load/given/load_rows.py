@@ -35,7 +35,7 @@ from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.road import Road, road_of
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
 from onceload_jobs.publish.batch_road import BatchRoad
-from onceload_jobs.publish.completeness import check_pieces
+from onceload_jobs.publish.totals import check_pieces
 from onceload_jobs.read.limits import NOTHING_GOOD_MIN
 from onceload_jobs.write.until_certain import until_certain
 

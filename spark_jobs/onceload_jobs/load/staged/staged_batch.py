@@ -12,7 +12,7 @@ from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
 from onceload_core.postgres.connection import CONCURRENT_CHANGE
 from onceload_core.spans import Span, SpanSet
-from onceload_jobs.batch.job import Job, Replacement
+from onceload_jobs.batch.job import BatchIncomplete, Job, Replacement
 from onceload_jobs.batch.kept import keep_batch
 from onceload_jobs.batch.piece import Piece, PieceGone, Pieces, added_by
 from onceload_jobs.batch.stage import Stage, StageLost
@@ -29,11 +29,9 @@ from onceload_jobs.load.staged.overtaking import overtaking, sealed_ends
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import UnknownFields
 from onceload_jobs.publish.batch_road import copy_and_commit
-from onceload_jobs.publish.completeness import BatchIncomplete, check_pieces, half_read
-from onceload_jobs.publish.fill_stage import copy_to, open_tables, with_made_rows
-from onceload_jobs.publish.made_rows import SharedRecords
-from onceload_jobs.publish.replaced_rows import without_records
-from onceload_jobs.publish.table_road import publish
+from onceload_jobs.publish.replaced_rows import half_read, without_records
+from onceload_jobs.publish.table_road import copy_to, open_tables, publish, with_made_rows
+from onceload_jobs.publish.totals import SharedRecords, check_pieces
 from onceload_jobs.quality.audit import audit_stage, check
 from onceload_jobs.work.batch_pieces import BatchPieces
 from onceload_jobs.work.bucket import Bucket, Deduplicating

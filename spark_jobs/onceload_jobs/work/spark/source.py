@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event, show_events
 from onceload_core.names import ProducerId
-from onceload_jobs.batch.disk_folder import NO_FOLDER
+from onceload_jobs.batch.folders import NO_FOLDER
 from onceload_jobs.files.addresses import is_of_s3, known_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.casts import one_array

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from onceload_core.errors import OnceloadError, SettingRefused
-from onceload_jobs.batch.disk_folder import NO_FOLDER
+from onceload_jobs.batch.folders import NO_FOLDER
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.piece import Piece
 from onceload_jobs.batch.stage_folder import StageFolder

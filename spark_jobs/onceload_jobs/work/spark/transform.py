@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceload_core.errors import SettingRefused
-from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.batch.made_columns import HALF_A_NAME, lineage_refused, writing_columns
+from onceload_jobs.batch.job import HALF_A_NAME, Job, TransformRefused, lineage_refused, writing_columns
 from onceload_jobs.formats.casts import cast_columns, one_array
 from onceload_jobs.formats.records import RecordRefused
 from onceload_jobs.formats.tiers import declared_value
