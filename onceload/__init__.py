@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from onceload_core.postgres.rewind import Rewind
     from onceload_jobs.files.notes import Note
     from onceload_jobs.load.engine import Engine
-    from onceload_jobs.load.given.refusals import NoGoodRow, OfferRefused
+    from onceload_jobs.load.given_pieces import OfferRefused
+    from onceload_jobs.load.given_rows import NoGoodRow
     from onceload_jobs.load.report import Report
     from onceload_jobs.load.staged.kept_batch import NotAudited, NothingKept
     from onceload_jobs.plan.plan import Plan
@@ -79,7 +80,8 @@ _NAMES_IN = {
     "onceload_jobs.load.engine": "Engine",
     "onceload_jobs.load.staged.kept_batch": "NotAudited NothingKept",
     "onceload_jobs.load.report": "Report",
-    "onceload_jobs.load.given.refusals": "NoGoodRow OfferRefused",
+    "onceload_jobs.load.given_pieces": "OfferRefused",
+    "onceload_jobs.load.given_rows": "NoGoodRow",
     "onceload_jobs.plan.plan": "Plan",
     "onceload_jobs.plan.to_read": "FileToRead",
     "onceload_jobs.quality.audit": "AuditFailed",

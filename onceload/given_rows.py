@@ -12,8 +12,7 @@ import pyarrow as pa
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.formats.records import Indices
 from onceload_jobs.formats.typed_files import find_extension
-from onceload_jobs.load.given.offered_rows import OfferedRows
-from onceload_jobs.load.given.refusals import OfferRefused
+from onceload_jobs.load.given_pieces import OfferedRows, OfferRefused
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
 
 _Piece: TypeAlias = pa.Table | list[Mapping[str, object]]

@@ -186,7 +186,7 @@ class Pipeline(_Described):
         The rows of a call are one commit; with publish: direct, they are commits of about source.chunk_bytes each.
         """
         from onceload.given_rows import offers_of
-        from onceload_jobs.load.given.load_rows import load_rows
+        from onceload_jobs.load.given_rows import load_rows
 
         if has_source(self.declared):
             found = f"pipeline {self.name}, which reads files"

@@ -120,8 +120,8 @@ OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
 OF_REFUSALS = "tests/integration/test_refusals.py"
-ROWS_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/given/load_rows.py"
-PIECES_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/given/given_pieces.py"
+ROWS_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/given_rows.py"
+PIECES_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/given_pieces.py"
 OF_PIECES_OF_PROGRAMS = "tests/python/test_rows_in_pieces.py"
 OF_GIVEN_ROWS = "tests/python/test_load_rows.py"
 OF_KILLED_ROWS = "tests/python/test_killed_rows.py"
@@ -3430,7 +3430,7 @@ GIVEN_ROWS_BUGS = (
     ),
     Bug(
         name="a bad row of a program is quarantined under its place in the call",
-        file="spark_jobs/onceload_jobs/load/given/offered_rows.py",
+        file="spark_jobs/onceload_jobs/load/given_pieces.py",
         correct="replace(each, sequence_id=int(ids[each.sequence_id]))",
         wrong="replace(each, sequence_id=int(ids[0]))",
         tests=(OF_GIVEN_ROWS,),
@@ -4390,7 +4390,7 @@ BUGS = (
     ),
     Bug(
         name="ids that a rewind rolled back are forgotten, so that a program goes on behind them",
-        file="spark_jobs/onceload_jobs/load/given/load_rows.py",
+        file="spark_jobs/onceload_jobs/load/given_rows.py",
         correct="    owed = SpanSet() if call.owed is None else call.owed.spans\n    if call.owed is not None and",
         wrong="    owed = SpanSet()\n    if call.owed is not None and not owed and",
         tests=(
@@ -4400,7 +4400,7 @@ BUGS = (
     ),
     Bug(
         name="only the ids of a program that count up are asked for again after a rewind",
-        file="spark_jobs/onceload_jobs/load/given/load_rows.py",
+        file="spark_jobs/onceload_jobs/load/given_rows.py",
         correct="    if call.owed is not None and (left_out",
         wrong="    if call.is_without_gaps and call.owed is not None and (left_out",
         tests=(f"{OF_REWOUND_ROWS}::test_ids_of_a_column_are_asked_for_again_too[staged]",),
@@ -5315,7 +5315,7 @@ BUGS = (
     ),
     Bug(
         name="a retried record of an ordered producer is advised to be discarded as loaded",
-        file="spark_jobs/onceload_jobs/recover/new_records.py",
+        file="spark_jobs/onceload_jobs/recover/stored_pieces.py",
         correct="why = _ID_IS_PASSED if",
         wrong="why = _ID_IS_LOADED if",
         tests=(f"{OF_RETRY_ROADS}::test_an_ordered_producer_takes_no_record_from_before_its_last_one",),

@@ -18,7 +18,7 @@ from onceload.given_rows import offers_of
 from onceload_core.names import Batch
 from onceload_core.ports import CommitStep
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.load.given.load_rows import load_rows
+from onceload_jobs.load.given_rows import load_rows
 from onceload_jobs.load.report import Report
 from tests.fault.proxy import Fate, Proxy
 from tests.python.conftest import Place

@@ -17,7 +17,7 @@ from onceload_core.names import Batch
 from onceload_core.ports import CommitStep
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.batch.stage_folder import NoRoom, RowsLost
-from onceload_jobs.load.given.load_rows import load_rows
+from onceload_jobs.load.given_rows import load_rows
 from onceload_jobs.load.report import Report
 from tests.python.conftest import Place
 from tests.servers import execute

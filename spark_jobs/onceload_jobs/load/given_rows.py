@@ -7,26 +7,27 @@ with the same ids race for the commit, and the ledger refuses the later one, whi
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from onceload_core.errors import ClaimedElsewhere
+from sqlalchemy import Engine
+
+from onceload_core.errors import ClaimedElsewhere, NeedsAPerson
 from onceload_core.names import Batch
 from onceload_core.ports import unwatched
-from onceload_core.postgres import LedgerSettings, connect
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.commit import Reached
 from onceload_core.postgres.connection import translated
-from onceload_core.postgres.sessions import check_own_name
+from onceload_core.postgres.rewound import find_owed
+from onceload_core.postgres.sessions import check_own_name, session_of
 from onceload_core.replay import Run
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import judge, passed_over
+from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import Piece, added_by
 from onceload_jobs.batch.stage_folder import open_folder
 from onceload_jobs.files.notes import Ignored
-from onceload_jobs.load.given.call import Call
-from onceload_jobs.load.given.given_pieces import GivenPieces
-from onceload_jobs.load.given.offered_rows import OfferedRows
-from onceload_jobs.load.given.refusals import NoGoodRow
+from onceload_jobs.load.given_pieces import Call, GivenPieces, OfferedRows
 from onceload_jobs.load.load import snapshot_if_due
 from onceload_jobs.load.load_events import log_ignored
 from onceload_jobs.load.phases import Phase, Stopwatch
@@ -34,10 +35,31 @@ from onceload_jobs.load.recorded import recorded
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.road import Road, road_of
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.batch_road import BatchRoad
 from onceload_jobs.publish.totals import check_pieces
 from onceload_jobs.read.limits import NOTHING_GOOD_MIN
+from onceload_jobs.write.evolve import evolve_target
+from onceload_jobs.write.rights import check_schema
+from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
 from onceload_jobs.write.until_certain import until_certain
+
+
+@dataclass(eq=False)
+class NoGoodRow(NeedsAPerson):
+    """Every row of a commit is bad: the columns or the rows as a whole are wrong."""
+
+    pipeline: str
+    producer: str
+    records: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}, producer {self.producer!r}: all {self.records:,} rows are bad, the first one "
+            f"because of this: {self.reason}. None of them was loaded or quarantined. Correct the rows or the declared "
+            "columns, and call again. To quarantine such rows instead, set quality.quarantined_max"
+        )
 
 
 def load_rows(
@@ -60,8 +82,10 @@ def load_rows(
     try:
         with recorded(engine, declared.name, batch, is_whole=True) as record:
             with asking():
-                begin = partial(Call.begun, declared, engine, producer=producer, is_without_gaps=is_without_gaps)
-                call = begin(batch=batch, run=run, reached=reached)
+                ledger = PostgresLedger(engine, reached=reached)
+                call = _begun(
+                    declared, ledger, engine, producer=producer, is_without_gaps=is_without_gaps, batch=batch, run=run
+                )
                 before = call.ledger.position(declared.name)
             stopwatch.switch_to(Phase.STAGE)
             offered, ignored = _load_all(call, offers, asking=asking, stopwatch=stopwatch)
@@ -78,6 +102,38 @@ def load_rows(
         ignored_fields=dict(ignored.fields),
         ignored_of=ignored.records,
     ).timed(stopwatch)
+
+
+def _begun(
+    declared: Declared,
+    ledger: PostgresLedger,
+    engine: Engine,
+    *,
+    producer: str,
+    is_without_gaps: bool,
+    batch: Batch,
+    run: Run | None,
+) -> Call:
+    check_schema(engine, declared)
+    version = ledger.declare(pipeline_with_declaration(declared), may_be_paused=False)
+    is_recorded = check_target(engine, ledger, declared)
+    session = ledger.open_session(declared.name, session_of(batch, "rows"), version=version)
+    owed = find_owed(engine, declared.name, producer)
+    evolve_target(engine, declared, session, columns=declared.columns_as_read)
+    ensure_target(engine, declared, columns=declared.columns_as_read, is_recorded=is_recorded)
+    producer_id = ledger.register(declared.name, [(producer, 1)])[producer, 1]
+    columns = columns_to_read(engine, declared)
+    job = Job(declared=declared, columns=columns, written=columns, session=session, batch=batch, run=run)
+    return Call(
+        job=job,
+        engine=engine,
+        ledger=ledger,
+        producer=producer,
+        producer_id=producer_id,
+        consumed=ledger.know(session, [producer_id])[producer_id].state.consumed,
+        owed=owed,
+        is_without_gaps=is_without_gaps,
+    )
 
 
 def _load_all(
