@@ -14,7 +14,6 @@ from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.upkeep import tidy
-from onceload_jobs.batch import kept
 from onceload_jobs.batch.stage import sweep
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
@@ -81,7 +80,7 @@ def test_no_transaction_is_open_while_the_proof_of_a_batch_is_decoded(loads, mon
         return decode(of_type, text)
 
     decode = codec.decode
-    monkeypatch.setattr(kept, "decode", decode_now)
+    monkeypatch.setattr("onceload_jobs.batch.stage.decode", decode_now)
     loads.write("a.jsonl", line(1) + "not json\n")
     stage(loads)
     publish_now(loads)

@@ -13,7 +13,7 @@ from onceload_core.ports import Advance, QuarantinedRecord
 from onceload_core.replay import Condition
 from onceload_core.spans import NotASpan, Span, SpanSet
 from onceload_jobs.batch.job import Replacement
-from onceload_jobs.batch.kept import PublishInput
+from onceload_jobs.batch.stage import PublishInput
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.columns import parse_column

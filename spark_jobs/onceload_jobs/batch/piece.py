@@ -1,7 +1,7 @@
 """A piece: what reading a bundle of chunks gives, and what it proves once its rows are committed."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol, TypeAlias
@@ -13,12 +13,10 @@ from onceload_core.ports import Advance, QuarantinedRecord
 from onceload_core.spans import SpanSet
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
-from onceload_jobs.write.writer import ColumnsDiffer
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 #: The file of a record and its place there, if its rows have the id of another producer. No column has such a name.
 FILE, PLACE = "\0file", "\0place"
-
-
 #: Rows that the server refuses, by the file and the place of their records, and why.
 Refused: TypeAlias = Mapping[tuple[ProducerId, int], str]
 
@@ -121,6 +119,48 @@ class Pieces(Protocol):
         """Its rows with their columns for undeclared fields, block by block, to find those that the server refuses."""
 
 
+class RowsInMemory(ABC):
+    """Pieces that one process reads and copies: the rows of the last one, and what the server said of earlier ones.
+
+    The rows are encoded while they are copied.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._rows: tuple[pa.Table, tuple[Column, ...]]
+        self._refused: Refused = {}
+        self._differing: ColumnsDiffer | None = None
+
+    @abstractmethod
+    def _read(self, number: int) -> Piece:
+        """Read a piece, without the refused rows."""
+
+    def _holding(self, rows: pa.Table, added: tuple[Column, ...]) -> tuple[Block, ...]:
+        """The blocks of a piece with these rows, and their columns for undeclared fields."""
+        self._rows = rows, added
+        count: int = rows.num_rows
+        return (Block(rows=count, first_byte=0, size=0, checksum=0, added=added),) if count else ()
+
+    def content(self, piece: Piece, block: Block) -> Iterator[bytes]:
+        del piece
+        return self._writer.adding(block.added).encoded(self._rows[0])
+
+    def rows(self, piece: Piece) -> Iterator[tuple[pa.Table, tuple[Column, ...]]]:
+        del piece
+        yield self._rows
+
+    def again(self, piece: Piece) -> Piece:
+        return self._read(piece.number)
+
+    def of_types(self, piece: Piece, differing: ColumnsDiffer) -> Piece:
+        self._differing = differing
+        return self._read(piece.number)
+
+    def without(self, piece: Piece, refused: Refused) -> Piece:
+        self._refused = {**self._refused, **refused}
+        return self._read(piece.number)
+
+
 class PieceGone(Exception):
     """A piece that was read cannot be read once more."""
 
@@ -143,22 +183,6 @@ def advances_of(pieces: Iterable[Piece]) -> tuple[Advance, ...]:
 def added_by(pieces: Iterable[Piece]) -> tuple[tuple[Column, ...], ...]:
     """The columns for undeclared fields, as the pieces have them."""
     return tuple(dict.fromkeys(block.added for piece in pieces for block in piece.blocks if block.added))
-
-
-def records_by_file(pieces: Sequence[Piece]) -> Counter[ProducerId]:
-    """How many good records were read of each file."""
-    read = Counter({advance.producer_id: advance.rows for advance in advances_of(pieces)})
-    read.update(producer_id for piece in pieces for producer_id, _ in piece.settled)
-    return read
-
-
-def rows_by_file(pieces: Iterable[Piece]) -> Counter[ProducerId]:
-    """How many of the made rows each file has."""
-    rows_of = Counter[ProducerId]()
-    for piece in pieces:
-        for each in piece.made_of:
-            rows_of[each.producer_id] += each.rows
-    return rows_of
 
 
 def one_each(advances: Iterable[Advance]) -> tuple[Advance, ...]:

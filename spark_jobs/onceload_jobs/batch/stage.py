@@ -4,7 +4,10 @@ One holds the rows, the other one row with the proof of the batch. Only the load
 empties both, which shows because the proof is gone.
 
 A stage is dropped with the process that opened it, unless a claim names it. Then the batch keeps the stage for its
-publisher, with the data that publishing needs. The stage of a failed audit is also kept for a while, for inspection.
+publisher, with the data that publishing needs. The ledger is authoritative: a process that publishes a second time
+finds the claim gone and the batch in the ledger. If it finds neither, nothing is lost, because the next load plans the
+same records again. The stage of a failed audit is also kept for a while, for inspection.
+
 For a transform in Postgres, the records have a table of their own; the rows are made of all of them.
 """
 
@@ -13,18 +16,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import CallAgain
 from onceload_core.events import event
-from onceload_core.postgres.connection import first_line, sqlstate, statements
+from onceload_core.names import ProducerId
+from onceload_core.ports import Claim
+from onceload_core.postgres.batches import PostgresBatches
+from onceload_core.postgres.connection import first_line, sqlstate, statements, transaction
+from onceload_jobs.batch.job import Job, Replacement
+from onceload_jobs.batch.piece import Piece
 from onceload_jobs.batch.used_ids import IdTables
+from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.columns import LINEAGE, Column
 from onceload_jobs.pipeline.declared import Declared, Target
 from onceload_jobs.write.binary_copy import copied_as, needs_cast
+from onceload_jobs.write.codec import decode, encode
+from onceload_jobs.write.patience import until_answered
 from onceload_jobs.write.sql import filled, quoted, run, table_name
 from onceload_jobs.write.target import check_copy, columns_there
 from onceload_jobs.write.writer import Writer
@@ -32,8 +42,6 @@ from onceload_jobs.write.writer import Writer
 SCHEMA = "onceload_stage"
 SQL = statements("stage.sql", package=__package__)
 _UNDEFINED_TABLE = "42P01"
-#: The number of the first row of a proof.
-_FIRST = 0
 
 
 @dataclass(eq=False)
@@ -55,7 +63,6 @@ class Stage:
 
     name: str
     rows: str
-    proof: str
     #: The target table of the rows.
     target: str
     columns: tuple[Column, ...]
@@ -67,7 +74,6 @@ class Stage:
         return cls(
             name=name,
             rows=f"{SCHEMA}.{quoted(name + ' rows')}",
-            proof=f"{SCHEMA}.{quoted(name + ' proof')}",
             target=table_name(target),
             columns=columns,
             lineage=lineage,
@@ -75,7 +81,11 @@ class Stage:
 
     def beside(self, name: str) -> str:
         """Another table of the same stage, dropped with it."""
-        return self.rows.removesuffix(' rows"') + f' {name}"'
+        return f"{SCHEMA}.{quoted(f'{self.name} {name}')}"
+
+    @property
+    def proof(self) -> str:
+        return self.beside("proof")
 
     def id_tables(self, declared: Declared) -> IdTables:
         """The tables of what the rows use up."""
@@ -99,7 +109,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
         # The lock of this connection shows that the stage is in use; it ends with the process.
         holder.execute(SQL["hold"], {"name": name})
         _create_rows(holder, stage, target)
-        _run(holder, stage, "create_proof")
+        holder.execute(filled(SQL["create_proof"], proof=stage.proof))
         try:
             yield stage
         finally:
@@ -112,11 +122,11 @@ def drop_stage(engine: Engine, name: str) -> None:
     """Drop a stage that no batch keeps; the next stage sweeps what cannot be dropped now."""
     with suppress(DBAPIError, CallAgain):
         with engine.begin() as connection:
-            found = connection.execute(SQL["stages"], {"name": name}).all()
-            for _, tables in found:
-                _drop(connection, tables)
-        for stage, _ in found:
-            event("stage_dropped", level=logging.DEBUG, stage=stage)
+            found = connection.execute(SQL["stages"], {"name": name}).one_or_none()
+            if found is not None:
+                _drop(connection, found.tables)
+        if found is not None:
+            event("stage_dropped", level=logging.DEBUG, stage=name)
 
 
 def _drop(connection: Connection, tables: Iterable[str]) -> None:
@@ -170,31 +180,85 @@ def still_there(stage: Stage) -> Iterator[None]:
         raise StageLost(stage.name) from error
 
 
-def write_proof(connection: Connection, stage: Stage, encoded: Sequence[str]) -> None:
-    """Store what publishing needs in the stage itself, so that a crash that empties the stage removes it too."""
-    with still_there(stage):
-        for number, each in enumerate(encoded, _FIRST):
-            binds = {"number": number, "encoded": each}
-            if _run(connection, stage, "write_proof", binds).rowcount != 1:
-                raise StageLost(stage.name)
-
-
-def read_proof(connection: Connection, stage: Stage) -> Sequence[str]:
-    with still_there(stage):
-        encoded: Sequence[str] = _run(connection, stage, "read_proof").scalars().all()
-    if not encoded or not encoded[0]:
-        raise StageLost(stage.name)
-    return encoded
-
-
 def check_there(connection: Connection, stage: Stage) -> None:
     """Refuse, inside the commit, a stage that a crash has emptied: a proof needs its rows."""
     with still_there(stage):
-        if not _run(connection, stage, "is_there").scalar_one():
+        if not connection.execute(filled(SQL["is_there"], proof=stage.proof)).scalar_one():
             raise StageLost(stage.name)
 
 
-def _run(
-    connection: Connection, stage: Stage, statement: str, binds: Mapping[str, object] | None = None
-) -> CursorResult[*tuple[Any, ...]]:
-    return connection.execute(filled(SQL[statement], proof=stage.proof, first=str(_FIRST)), binds)
+@dataclass(frozen=True, kw_only=True)
+class SealedEnd:
+    """Where a local file ended when its last line counted as sealed."""
+
+    name: str
+    url: str
+    #: In its unpacked content.
+    end: int
+    #: The size of the file.
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishInput:
+    """What the planner of a batch leaves for the process that publishes it."""
+
+    written: tuple[Column, ...]
+    has_lineage: bool
+    replaced: Mapping[ProducerId, Replacement]
+    notes: tuple[Note, ...]
+    sealed: tuple[SealedEnd, ...] = ()
+    #: What ran the workers that staged it.
+    engine: str | None = None
+    spark_ui: str | None = None
+
+
+def keep_batch(
+    engine: Engine,
+    job: Job,
+    stage: Stage,
+    claim: Claim,
+    *,
+    pieces: Sequence[Piece],
+    notes: Sequence[Note],
+    sealed: Sequence[SealedEnd],
+) -> None:
+    """Store what publishing needs, and keep the stage with the claim of the batch.
+
+    It is in the stage itself, so that a crash that empties the stage removes it too.
+    """
+    publish_input = PublishInput(
+        written=job.written,
+        has_lineage=job.has_lineage,
+        replaced=job.replaced,
+        notes=tuple(notes),
+        sealed=tuple(sealed),
+        engine=job.engine,
+        spark_ui=job.spark_ui,
+    )
+    batches = PostgresBatches(engine, job.declared.name)
+    # Their rows are in the table of the stage.
+    encoded = [encode(publish_input), *(encode(replace(each, file=None, blocks=())) for each in pieces)]
+    write = filled(SQL["write_proof"], proof=stage.proof)
+
+    def keep_now() -> None:
+        with transaction(engine, job.declared.name, doing="keeping a batch") as connection, still_there(stage):
+            for number, each in enumerate(encoded):
+                if connection.execute(write, {"number": number, "encoded": each}).rowcount != 1:
+                    raise StageLost(stage.name)
+        batches.keep(claim, stage=stage.name)
+
+    # Idempotent, because it is retried when an answer was lost.
+    until_answered(keep_now)
+
+
+def publish_input_of(engine: Engine, pipeline: str, stage: Stage) -> tuple[PublishInput, tuple[Piece, ...]]:
+    """What publishing needs, and what the batch proves."""
+    read = filled(SQL["read_proof"], proof=stage.proof)
+    with transaction(engine, pipeline, doing="looking at a stage") as connection, still_there(stage):
+        encoded = connection.execute(read).scalars().all()
+    if not encoded or not encoded[0]:
+        raise StageLost(stage.name)
+    # Decoding many bad records takes long, and the server ends transactions that are idle for that time.
+    publish_input, *pieces = encoded
+    return decode(PublishInput, publish_input), tuple(decode(Piece, each) for each in pieces)

@@ -25,15 +25,15 @@ CREATE UNLOGGED TABLE {rows} (LIKE {target} INCLUDING GENERATED INCLUDING CONSTR
 -- name: create_proof
 -- Its first row exists from the start. It is missing once a crash has emptied the stage.
 CREATE UNLOGGED TABLE {proof} (number integer PRIMARY KEY, proof text NOT NULL);
-INSERT INTO {proof} VALUES ({first}, '');
+INSERT INTO {proof} VALUES (0, '');
 
 -- name: write_proof
 -- No row is written if the first one is missing.
-INSERT INTO {proof} SELECT :number, :encoded WHERE EXISTS (SELECT FROM {proof} WHERE number = {first})
+INSERT INTO {proof} SELECT :number, :encoded WHERE EXISTS (SELECT FROM {proof} WHERE number = 0)
     ON CONFLICT (number) DO UPDATE SET proof = excluded.proof;
 
 -- name: read_proof
 SELECT proof FROM {proof} ORDER BY number;
 
 -- name: is_there
-SELECT EXISTS (SELECT FROM {proof} WHERE number = {first});
+SELECT EXISTS (SELECT FROM {proof} WHERE number = 0);

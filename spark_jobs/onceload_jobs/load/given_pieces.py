@@ -23,8 +23,7 @@ from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import judge
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.piece import BlockLost, Piece
-from onceload_jobs.batch.rows_in_memory import RowsInMemory
+from onceload_jobs.batch.piece import BlockLost, Piece, RowsInMemory
 from onceload_jobs.batch.stage_folder import BlockWriter, RowsLost, StageFolder, content_of, written
 from onceload_jobs.files.notes import Ignored
 from onceload_jobs.formats.mappings import read_mappings

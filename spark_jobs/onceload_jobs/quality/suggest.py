@@ -22,8 +22,7 @@ from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch
 from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.connection import Record, sqlstate, statements, translated
-from onceload_jobs.batch.kept import publish_input_of
-from onceload_jobs.batch.stage import Stage
+from onceload_jobs.batch.stage import Stage, publish_input_of
 from onceload_jobs.pipeline.columns import INTEGERS, RESERVED, Column, Kind
 from onceload_jobs.pipeline.declared import Declared, Expectation, Severity
 from onceload_jobs.write.sql import filled, quoted, table_name

@@ -17,8 +17,7 @@ from onceload_core.postgres.connection import translated
 from onceload_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal
 from onceload_core.verdicts import Order
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.piece import Block, Piece, Refused
-from onceload_jobs.batch.rows_in_memory import RowsInMemory
+from onceload_jobs.batch.piece import Block, Piece, Refused, RowsInMemory
 from onceload_jobs.batch.stage_folder import BlockWriter, StageFolder, content_of, written
 from onceload_jobs.batch.used_ids import messages_block, used_ids_block
 from onceload_jobs.recover.stored_records import Reading, StoredRecords

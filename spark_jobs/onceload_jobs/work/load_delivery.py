@@ -13,8 +13,7 @@ from onceload_core.ports import Claim
 from onceload_core.postgres import PostgresLedger
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, engine_of
-from onceload_jobs.batch.piece import Piece
-from onceload_jobs.batch.rows_in_memory import RowsInMemory
+from onceload_jobs.batch.piece import Piece, RowsInMemory
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk

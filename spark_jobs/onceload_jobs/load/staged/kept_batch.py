@@ -30,9 +30,8 @@ from onceload_core.postgres.pausing import refuse_paused
 from onceload_core.postgres.sessions import check_own_name
 from onceload_core.replay import Run
 from onceload_jobs.batch.job import Job, with_lineage_of
-from onceload_jobs.batch.kept import PublishInput, publish_input_of
 from onceload_jobs.batch.piece import Piece
-from onceload_jobs.batch.stage import Stage, StageLost, drop_stage
+from onceload_jobs.batch.stage import PublishInput, Stage, StageLost, drop_stage, publish_input_of
 from onceload_jobs.load.load import snapshot_if_due
 from onceload_jobs.load.phases import Phase, Stopwatch
 from onceload_jobs.load.recorded import recorded

@@ -12,8 +12,8 @@ from itertools import groupby
 from onceload_core.names import ProducerId
 from onceload_core.ports import Advance
 from onceload_core.spans import Span, SpanSet
-from onceload_jobs.batch.kept import SealedEnd
 from onceload_jobs.batch.piece import Piece, advances_of
+from onceload_jobs.batch.stage import SealedEnd
 from onceload_jobs.content.copies import ends_a_line
 from onceload_jobs.files.addresses import Unreadable, local_path
 from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed

@@ -13,9 +13,8 @@ from onceload_core.ports import Claim
 from onceload_core.postgres.connection import CONCURRENT_CHANGE
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.job import BatchIncomplete, Job, Replacement
-from onceload_jobs.batch.kept import keep_batch
 from onceload_jobs.batch.piece import Piece, PieceGone, Pieces, added_by
-from onceload_jobs.batch.stage import Stage, StageLost
+from onceload_jobs.batch.stage import Stage, StageLost, keep_batch
 from onceload_jobs.batch.stage_folder import RENEWED_EVERY_S, open_folder
 from onceload_jobs.executor.executor import Executor
 from onceload_jobs.files.notes import Note
