@@ -33,7 +33,7 @@ from onceload_jobs.pipeline.declared import (
 )
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.plan import make_plan
-from onceload_jobs.publish import copy_pieces
+from onceload_jobs.publish import batch_road
 from onceload_jobs.publish.merge import merge_in
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.work import load_delivery as loading
@@ -469,12 +469,12 @@ def test_a_stage_that_is_lost_while_refused_rows_are_looked_for_is_staged_again(
     loads.write("a.jsonl", lines(1, 200))
 
     def lose_stage(*arguments, **named):
-        monkeypatch.setattr(copy_pieces, "offer_rows", offer_rows)
+        monkeypatch.setattr(batch_road, "offer_rows", offer_rows)
         execute(loads.admin_dsn, _END_ALL)
         loads.engine.dispose()
         return offer_rows(*arguments, **named)
 
-    monkeypatch.setattr(copy_pieces, "offer_rows", lose_stage)
+    monkeypatch.setattr(batch_road, "offer_rows", lose_stage)
     report = loads.load()
 
     assert (report.loaded, report.quarantined, loads.rows()) == (1, 1, [1])

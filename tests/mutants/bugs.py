@@ -808,7 +808,7 @@ LOAD_BUGS = (
     Bug(
         name="a rewritten file without a good record deletes all loaded rows",
         file="spark_jobs/onceload_jobs/publish/replaced_rows.py",
-        correct="    if job.differences_accepted:\n        return {}\n",
+        correct="    if job.differences_accepted or not job.replaced:\n        return {}\n",
         wrong="    return {}\n",
         tests=(f"{OF_REPLACED_BY_NOTHING}::test_a_file_without_a_good_record_replaces_nothing",),
     ),
@@ -851,7 +851,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a generation whose rows were deleted does not count as replaced",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="advances=(*advances, *gone),",
         wrong="advances=advances,",
         tests=(
@@ -1386,7 +1386,7 @@ BOARD_BUGS = (
     ),
     Bug(
         name="rows of a transform in files are not counted for their files",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="            rows_of[each.producer_id] += each.rows\n            named",
         wrong="            named",
         tests=("tests/loads/test_spark.py::test_a_transform_that_keeps_records_keeps_their_lineage",),
@@ -1446,8 +1446,8 @@ BOARD_BUGS = (
     Bug(
         name="a null that a transform makes is reported for a table of the stage",
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
-        correct="    if sqlstate(error) != _NULL:\n",
-        wrong="    if error:\n",
+        correct="    if sqlstate(error) == _NULL:\n",
+        wrong="    if not error:\n",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_null_in_a_column_that_must_have_none_is_refused",),
     ),
     Bug(
@@ -3261,7 +3261,7 @@ SPOOL_BUGS = (
     ),
     Bug(
         name="a row that only the target refuses keeps its whole batch out",
-        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        file="spark_jobs/onceload_jobs/publish/batch_road.py",
         correct="                    raise\n                savepoint.rollback()\n",
         wrong="                    raise\n                raise\n",
         tests=("tests/loads/test_stage_folder.py::test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone",),
@@ -4589,7 +4589,7 @@ BUGS = (
     ),
     Bug(
         name="the rows that the server took are not compared with their piece",
-        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        file="spark_jobs/onceload_jobs/publish/batch_road.py",
         correct="            if copied != block.rows:\n",
         wrong="            if False:\n",
         tests=(
@@ -4607,7 +4607,7 @@ BUGS = (
     ),
     Bug(
         name="a transaction that waits for its workers is ended by the server",
-        file="spark_jobs/onceload_jobs/publish/copy_pieces.py",
+        file="spark_jobs/onceload_jobs/publish/batch_road.py",
         correct="        with alive.while_it_waits():\n",
         wrong="        if alive:\n",
         tests=("tests/loads/test_at_once.py::test_a_transaction_that_waits_for_its_workers_is_kept",),
@@ -4621,28 +4621,28 @@ BUGS = (
     ),
     Bug(
         name="made rows that a stage's table lost count as filtered",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="    if sum(each.rows for each in found) != rows:\n",
         wrong="    if False:\n",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_made_rows_that_the_stage_loses_are_made_again",),
     ),
     Bug(
         name="filtered is what rows are missing to the number of records",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="filtered=new - sum(named.values())",
         wrong="filtered=max(0, new - sum(rows_of.values()))",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
     ),
     Bug(
         name="records that no row names are filtered, although some rows name none",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct=" if name_all else 0)",
         wrong=")",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
     ),
     Bug(
         name="rows of a transform may name a file of which nothing was read",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="            if each.producer_id not in read:\n                raise lineage_refused(job, "
         '"rows name a file of which this batch has read nothing")\n',
         wrong="            if each.producer_id not in read:\n                continue\n",
@@ -4650,7 +4650,7 @@ BUGS = (
     ),
     Bug(
         name="rows of a transform may have half of a lineage",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="any(each.producer_id is None or each.without_record for",
         wrong="any(each.producer_id is None for",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_that_name_records_that_were_not_read_are_refused",),
@@ -4664,14 +4664,14 @@ BUGS = (
     ),
     Bug(
         name="rows may name more records than were read",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="    if any(named[producer_id] > records ",
         wrong="    if any(named[producer_id] < 0 ",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_that_name_records_that_were_not_read_are_refused",),
     ),
     Bug(
         name="a record with rows in two files of a transform counts twice",
-        file="spark_jobs/onceload_jobs/publish/totals.py",
+        file="spark_jobs/onceload_jobs/publish/commits.py",
         correct="        raise SharedRecords\n",
         wrong="        pass\n",
         tests=(

@@ -1,9 +1,9 @@
 """A piece: what reading a bundle of chunks gives, and what it proves once its rows are committed."""
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -91,10 +91,11 @@ class Piece:
     @property
     def without_content(self) -> "Piece":
         """The same, without rows that are held in memory."""
-        blocks, ids, messages = (
-            tuple(replace(block, content=None) for block in some) for some in (self.blocks, self.ids, self.messages)
-        )
-        return replace(self, blocks=blocks, ids=ids, messages=messages)
+
+        def bare(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+            return tuple(replace(block, content=None) for block in blocks)
+
+        return replace(self, blocks=bare(self.blocks), ids=bare(self.ids), messages=bare(self.messages))
 
 
 class Pieces(Protocol):
@@ -187,16 +188,17 @@ def added_by(pieces: Iterable[Piece]) -> tuple[tuple[Column, ...], ...]:
 
 def one_each(advances: Iterable[Advance]) -> tuple[Advance, ...]:
     """One advance per producer, with all of its proofs in order."""
-    in_order = sorted(advances, key=lambda advance: (advance.producer_id, advance.spans.end if advance.spans else -1))
-    return tuple(_joined(list(some)) for _, some in groupby(in_order, key=lambda advance: advance.producer_id))
+    of_producer = defaultdict[ProducerId, list[Advance]](list)
+    for advance in advances:
+        of_producer[advance.producer_id].append(advance)
+    return tuple(some[0] if len(some) == 1 else _joined(some) for _, some in sorted(of_producer.items()))
 
 
-def _joined(advances: list[Advance]) -> Advance:
-    if len(advances) == 1:
-        return advances[0]
-    spans = SpanSet(span for advance in advances for span in advance.spans)
+def _joined(advances: Iterable[Advance]) -> Advance:
+    in_order = sorted(advances, key=lambda advance: advance.spans.end if advance.spans else -1)
+    spans = SpanSet(span for advance in in_order for span in advance.spans)
     # Rows that no file holds have none.
-    digests = [advance.digest for advance in advances if advance.digest is not None]
+    digests = [advance.digest for advance in in_order if advance.digest is not None]
     digest = b"".join(digests) if digests else None
-    rows, records = sum(advance.rows for advance in advances), sum(advance.records for advance in advances)
-    return replace(advances[-1], spans=spans, rows=rows, records=records, digest=digest)
+    rows, records = sum(advance.rows for advance in in_order), sum(advance.records for advance in in_order)
+    return replace(in_order[-1], spans=spans, rows=rows, records=records, digest=digest)

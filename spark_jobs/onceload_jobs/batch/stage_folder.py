@@ -137,8 +137,8 @@ class BlockWriter:
     """The blocks of one piece, in its file, or in memory."""
 
     target: PieceFile | None = None
-    #: Raised if there is no file, and the rows are too many for memory.
-    too_many: NoRoom = field(default_factory=NoRoom.not_visible)
+    #: Why there is no file, unless this process does not see the folder; raised if the rows are too many for memory.
+    no_room: NoRoom | None = None
     blocks: list[Block] = field(default_factory=list)
     _bytes: int = 0
 
@@ -157,7 +157,7 @@ class BlockWriter:
             elif self._bytes + size <= _HELD_BYTES_MAX:
                 held.append(chunk)
             else:
-                raise self.too_many
+                raise self.no_room or NoRoom.not_visible()
         self.blocks.append(
             Block(
                 rows=rows,
@@ -187,7 +187,7 @@ def written(folder: StageFolder, write: Callable[[BlockWriter], Piece]) -> Piece
     try:
         return written_once(folder, write)
     except NoRoom as no_room:
-        return write(BlockWriter(too_many=no_room))
+        return write(BlockWriter(no_room=no_room))
 
 
 def _write_all(output: BinaryIO, chunk: bytes) -> None:

@@ -22,7 +22,7 @@ SQL = statements("used_ids.sql", package=__package__)
 _BIGINT = ColumnType(kind=Kind.BIGINT)
 #: A producer may have several ranges of ids, `first` to before `end`, each with a number of rows.
 USED_IDS = tuple(Column(name=name, type=_BIGINT) for name in ("producer_id", "first", "end", "rows"))
-_MESSAGES = ("_message",)
+_USED_NAMES, _MESSAGES = tuple(column.name for column in USED_IDS), ("_message",)
 OFFERED = "pg_temp.onceload_offered"
 #: A row of COPY with one hash, behind its size.
 _HASH_ROW = np.dtype([("columns", ">i2"), ("size", ">i4"), ("hash", "S32")])
@@ -35,18 +35,20 @@ class IdTables:
 
     used: str | None
     messages: str | None
+    is_temporary: bool
 
     @classmethod
-    def of(cls, declared: Declared, called: Callable[[str], str]) -> "IdTables":
+    def of(cls, declared: Declared, called: Callable[[str], str], *, is_temporary: bool = False) -> "IdTables":
         return cls(
             used=called("used ids") if declared.producer is not None else None,
             messages=called("messages") if declared.message_id is not None else None,
+            is_temporary=is_temporary,
         )
 
     @classmethod
     def temporary(cls, declared: Declared) -> "IdTables":
         """Those of one transaction."""
-        return cls.of(declared, lambda name: f"pg_temp.{quoted(f'onceload {name}')}")
+        return cls.of(declared, lambda name: f"pg_temp.{quoted(f'onceload {name}')}", is_temporary=True)
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -54,17 +56,17 @@ class IdTables:
 
     def create(self, connection: Connection) -> None:
         """Create them, empty."""
+        kind, until = ("TEMPORARY", "ON COMMIT DROP") if self.is_temporary else ("UNLOGGED", "")
         for statement, table in (("create_used", self.used), ("create_messages", self.messages)):
             if table is not None:
-                connection.execute(filled(SQL[statement], table=table, **_kind_of(table)))
+                connection.execute(filled(SQL[statement], table=table, kind=kind, until=until))
 
     def copy(self, connection: Connection, piece: Piece, content: Callable[[Piece, Block], Iterator[bytes]]) -> None:
         """Add what the rows of a piece use up."""
-        for block in piece.ids if self.used is not None else ():
-            names = [column.name for column in USED_IDS]
-            copy_encoded(connection, content(piece, block), table=self.used or "", names=names)
-        for block in piece.messages if self.messages is not None else ():
-            copy_encoded(connection, content(piece, block), table=self.messages or "", names=_MESSAGES)
+        for blocks, table, names in ((piece.ids, self.used, _USED_NAMES), (piece.messages, self.messages, _MESSAGES)):
+            if table is not None:
+                for block in blocks:
+                    copy_encoded(connection, content(piece, block), table=table, names=names)
 
     def offer(self, connection: Connection, *, recounted: str | None = None) -> None:
         """Gather the ranges of each producer for the commit of this transaction, in the table `OFFERED`.
@@ -75,12 +77,6 @@ class IdTables:
             connection.execute(filled(SQL["offer"], table=self.used))
             if recounted is not None:
                 connection.execute(filled(SQL["recount"], rows=recounted))
-
-
-def _kind_of(table: str) -> dict[str, str]:
-    if table.startswith("pg_temp."):
-        return {"kind": "TEMPORARY", "until": "ON COMMIT DROP"}
-    return {"kind": "UNLOGGED", "until": ""}
 
 
 def used_ids_block(into: BlockWriter, ids: pa.Table) -> None:

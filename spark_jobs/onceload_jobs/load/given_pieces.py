@@ -89,10 +89,12 @@ class OfferedRows:
 
     @cached_property
     def spans(self) -> SpanSet:
-        ends = np.flatnonzero(np.diff(self.ids) != 1)
-        firsts = self.ids[np.concatenate([[0], ends + 1])] if len(self.ids) else self.ids
-        lasts = self.ids[np.concatenate([ends, [len(self.ids) - 1]])] if len(self.ids) else self.ids
-        return SpanSet.of(*zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
+        if not len(self.ids):
+            return SpanSet()
+        is_first = np.diff(self.ids, prepend=self.ids[0] - 2) != 1
+        # The first one follows the last one here.
+        is_last = np.roll(is_first, -1)
+        return SpanSet.of(*zip(self.ids[is_first].tolist(), (self.ids[is_last] + 1).tolist(), strict=True))
 
     def among(self, wanted: SpanSet) -> "OfferedRows":
         """The rows whose ids are wanted."""
@@ -142,7 +144,8 @@ def _under(ids: Indices, records: Records) -> Records:
 
 
 def _is_inside(ids: Indices, spans: SpanSet) -> Mask:
-    firsts, ends = (np.array([getattr(span, edge) for span in spans], np.int64) for edge in ("first", "end"))
+    """Whether each id is in one of the spans, of which there is at least one."""
+    firsts, ends = np.array([(span.first, span.end) for span in spans], np.int64).T
     places = np.searchsorted(firsts, ids, side="right") - 1
     inside: Mask = (places >= 0) & (ids < ends[places])
     return inside

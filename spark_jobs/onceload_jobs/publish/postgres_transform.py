@@ -4,16 +4,17 @@ The records wait in a table of the stage. Once all of them are staged, one trans
 audited is what is published, and a query with other results in each run loads one of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import CallAgain, SettingRefused
+from onceload_core.errors import CallAgain, OnceloadError, SettingRefused
 from onceload_core.postgres.connection import column_of, first_line, sqlstate, statements, translated
 from onceload_jobs.batch.job import Job, TransformRefused, writing_columns
 from onceload_jobs.batch.piece import Piece
@@ -48,7 +49,7 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
         transaction = connection.begin()
         create_records(connection, records, job)
         query = _query(job, records)
-        with _refusing_the_query():
+        with _refusing(_query_refused):
             _refuse_several(connection, query)
             explained = connection.execute(filled(SQL["explain"], query=query))
         _check_reads_all(explained.scalar_one()[0]["Plan"], name)
@@ -108,7 +109,7 @@ def _cte_of(node: Mapping[str, Any]) -> str:
 def _made_of(connection: Connection, job: Job, records: str) -> dict[str, str]:
     """The columns that the query makes. Until the end of the transaction, none that it reads gets another type."""
     view = f"{SCHEMA}.{quoted(f'{token_hex(8)} made')}"
-    with _refusing_the_query():
+    with _refusing(_query_refused):
         connection.execute(filled(SQL["create_made"], view=view, query=_query(job, records)))
     made = types_there(connection, view)
     run(connection, f"DROP VIEW {view}")
@@ -183,7 +184,7 @@ def _make_of_records(connection: Connection, job: Job, stage: Stage, count: int)
     run(connection, "SET LOCAL client_connection_check_interval = '10s'")
     names = listed(stage.writer.names)
     insert = filled(SQL["insert_made"], table=stage.rows, names=names, query=_query(job, records, names))
-    with _refusing_rows(job):
+    with _refusing(partial(_rows_refused, job)):
         return connection.execute(insert).rowcount
 
 
@@ -195,28 +196,24 @@ def _query(job: Job, records: str, names: str = "*") -> TextClause:
 
 
 @contextmanager
-def _refusing_the_query() -> Iterator[None]:
+def _refusing(refusal: Callable[[DBAPIError], OnceloadError]) -> Iterator[None]:
+    """Translate the server's refusal of the query, or of the rows that it makes."""
     try:
         yield
     except DBAPIError as error:
         if not sqlstate(error).startswith(_QUERY_REFUSED):
             raise
-        found = "several statements" if sqlstate(error) == _SEVERAL else first_line(error)
-        raise SettingRefused("transform", found, _EXPECTED) from error
+        raise refusal(error) from error
 
 
-@contextmanager
-def _refusing_rows(job: Job) -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        if not sqlstate(error).startswith(_QUERY_REFUSED):
-            raise
-        raise TransformRefused(job.declared.name, _why_refused(error)) from error
+def _query_refused(error: DBAPIError) -> SettingRefused:
+    found = "several statements" if sqlstate(error) == _SEVERAL else first_line(error)
+    return SettingRefused("transform", found, _EXPECTED)
 
 
-def _why_refused(error: DBAPIError) -> str:
-    """The server's message, but for one that names a table of the stage."""
-    if sqlstate(error) != _NULL:
-        return first_line(error)
-    return f"column {column_of(error)}: null, but declared not null or used by target.key"
+def _rows_refused(job: Job, error: DBAPIError) -> TransformRefused:
+    reason = first_line(error)
+    if sqlstate(error) == _NULL:
+        # The message names a table of the stage.
+        reason = f"column {column_of(error)}: null, but declared not null or used by target.key"
+    return TransformRefused(job.declared.name, reason)

@@ -50,6 +50,8 @@ class ReplacedRowsDiffer(NeedsAPerson):
 
 def half_read(job: Job, pieces: Sequence[Piece], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
     """New generations that were not read completely: they must not replace loaded rows."""
+    if not job.replaced:
+        return {}
     read = {advance.producer_id: advance for advance in advances_of(pieces)}
     noted = {note.name for note in notes}
     return {
@@ -61,7 +63,7 @@ def half_read(job: Job, pieces: Sequence[Piece], notes: Sequence[Note]) -> dict[
 
 def without_records(job: Job, ledger: PostgresLedger, pieces: Sequence[Piece]) -> dict[ProducerId, Note]:
     """New generations without a record to load; unless a user accepts it, they must not replace earlier records."""
-    if job.differences_accepted:
+    if job.differences_accepted or not job.replaced:
         return {}
     # The rows of an advance are its good records, even if a transform makes no row of them.
     without = [advance for advance in advances_of(pieces) if advance.producer_id in job.replaced and not advance.rows]

@@ -16,12 +16,19 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import Piece, Pieces
 from onceload_jobs.batch.stage import Stage, StageLost, check_there, open_stage, still_there, sweep
 from onceload_jobs.pipeline.declared import Write
-from onceload_jobs.publish.commits import publish_commit, refusing_rows, until_it_took_effect
-from onceload_jobs.publish.copy_pieces import Copying
+from onceload_jobs.publish.batch_road import Copying
+from onceload_jobs.publish.commits import (
+    BatchTotals,
+    check_pieces,
+    made_in_table,
+    publish_commit,
+    records_named,
+    refusing_rows,
+    until_it_took_effect,
+)
 from onceload_jobs.publish.merge import merge_in, refuse_twice
 from onceload_jobs.publish.postgres_transform import WORK_MEMORY, create_records, make_rows
 from onceload_jobs.publish.replaced_rows import replace_rows
-from onceload_jobs.publish.totals import BatchTotals, check_pieces, made_in_table, records_named
 from onceload_jobs.write.patience import until_answered
 from onceload_jobs.write.sql import run, table_name
 from onceload_jobs.write.target import refuse_altered, undeclared_columns

@@ -49,7 +49,6 @@ from onceload_jobs.work.row_form import RowForm
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
 from onceload_jobs.write.until_certain import until_certain
-from onceload_jobs.write.writer import ColumnsDiffer
 
 if TYPE_CHECKING:
     from onceload_jobs.work.spark.spark import Spark
@@ -217,48 +216,36 @@ class _Settling:
         self._road = road_of(staged, is_kept=job.declared.transform is not None)
         self._batch_road = BatchRoad(engine=engine, ledger=ledger, job=job)
         self._form = RowForm(writer=writer_of(job, self._road), as_arrow=spark is not None)
-        #: The records that the server refused.
-        self._refused: Mapping[QuarantineId, Refusal] = {}
-        self._differing: ColumnsDiffer | None = None
+        self._pieces = StoredPieces(engine, job, stored, form=self._form, folder=folder)
         #: All records that are still bad, for any reason.
         self.still_bad: Mapping[QuarantineId, Refusal] = {}
-        self.laid_out_otherwise: tuple[str, ...] = ()
         #: The fields without a column in the records of the last try.
         self.ignored = Ignored()
+
+    @property
+    def laid_out_otherwise(self) -> tuple[str, ...]:
+        return self._pieces.reading.laid_out_otherwise
 
     def settle(self) -> None:
         # A table of the stage has no constraints that find single rows.
         on_refused = self._batch_road.check_each_piece if self._road is Road.BATCH else None
-        until_certain(self._find_good, self._write, on_columns=self._note_columns, on_refused=on_refused)
+        until_certain(self._find_good, self._write, on_columns=self._pieces.note_columns, on_refused=on_refused)
         # Another retry may have settled some since they were read.
         held = {record.quarantine_id for record in find_records(self._engine, self._held, raw_bytes_max=0)}
-        self.still_bad = {each: refusal for each, refusal in self.still_bad.items() if each in held}
+        refusals = self._pieces.reading.refusals
+        self.still_bad = {each: refusal for each, refusal in refusals.items() if each in held}
 
     def _find_good(self) -> StoredPieces | None:
         # Records that any retry has settled are no longer held.
         records = tuple(find_records(self._engine, self._held))
         _refuse_fixes_of_others(records, self._stored.fixed)
-        pieces = StoredPieces(
-            self._engine,
-            self._job,
-            self._stored,
-            records,
-            form=self._form,
-            folder=self._folder,
-            refused=self._refused,
-            differing=self._differing,
-        )
-        self._note(pieces)
-        return pieces if pieces.piece.rows else None
+        return self._pieces if self._pieces.read(records).rows else None
 
     def _write(self, pieces: StoredPieces) -> None:
-        try:
-            if self._road is Road.BATCH:
-                self._batch_road.write(pieces)
-            else:
-                self._write_through_table(pieces)
-        finally:
-            self._note(pieces)
+        if self._road is Road.BATCH:
+            self._batch_road.write(pieces)
+        else:
+            self._write_through_table(pieces)
         self.ignored = pieces.reading.ignored
 
     def _write_through_table(self, pieces: StoredPieces) -> None:
@@ -280,13 +267,6 @@ class _Settling:
         job = self._job
         reading = Reading(declared=job.declared, columns=job.columns, form=self._form, folder=self._folder)
         return self._spark.transform(job, reading, [pieces.piece])
-
-    def _note(self, pieces: StoredPieces) -> None:
-        self._refused = pieces.refused
-        self.still_bad, self.laid_out_otherwise = pieces.reading.refusals, pieces.reading.laid_out_otherwise
-
-    def _note_columns(self, differing: ColumnsDiffer) -> None:
-        self._differing = differing
 
 
 def _refuse_fixes_of_others(records: Sequence[KeptRecord], fixed: Mapping[QuarantineId, Fix]) -> None:

@@ -4,7 +4,7 @@ Where records name themselves, by their producers or by business ids, only the n
 quarantine, with the reason: a record with their id is loaded already.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -40,26 +40,23 @@ _MESSAGE_IS_LOADED = "a record with this business id is loaded already"
 class StoredPieces(RowsInMemory):
     """The records that are good now, as one piece. Its rows wait in a folder, in the form that their road takes."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        job: Job,
-        stored: StoredRecords,
-        records: Sequence[KeptRecord],
-        *,
-        form: RowForm,
-        folder: StageFolder,
-        refused: Mapping[QuarantineId, Refusal],
-        differing: ColumnsDiffer | None,
-    ) -> None:
+    def __init__(self, engine: Engine, job: Job, stored: StoredRecords, *, form: RowForm, folder: StageFolder) -> None:
         super().__init__(form.writer)
-        self._engine, self._job, self._stored, self._records = engine, job, stored, records
-        self._form, self._folder, self._differing = form, folder, differing
-        #: Those that the server refused.
-        self.refused = dict(refused)
+        self._engine, self._job, self._stored = engine, job, stored
+        self._form, self._folder = form, folder
+        self._records: Sequence[KeptRecord] = ()
+        self._refused_records: dict[QuarantineId, Refusal] = {}
         #: The records that are good, and why the others are not.
         self.reading: Reading
-        self.piece = self._read(0)
+        self.piece: Piece
+
+    def read(self, records: Sequence[KeptRecord]) -> Piece:
+        """Read the records that are held now. What the server said of some before stays known."""
+        self._records = records
+        return self._read(0)
+
+    def note_columns(self, differing: ColumnsDiffer) -> None:
+        self._differing = differing
 
     def each(self) -> Iterator[Piece]:
         yield self.piece
@@ -69,11 +66,11 @@ class StoredPieces(RowsInMemory):
 
     def without(self, piece: Piece, refused: Refused) -> Piece:
         by_place = {(record.producer_id, record.sequence_id): record.quarantine_id for record in self._records}
-        self.refused |= {by_place[place]: Refusal(reason=reason) for place, reason in refused.items()}
+        self._refused_records |= {by_place[place]: Refusal(reason=reason) for place, reason in refused.items()}
         return self._read(piece.number)
 
     def _read(self, number: int) -> Piece:
-        reading = self._stored.read(self._records, refused=self.refused, differing=self._differing)
+        reading = self._stored.read(self._records, refused=self._refused_records, differing=self._differing)
         found = until_answered(partial(self._find_new, reading))
         self.reading, self._rows = found.reading, (found.reading.rows, found.reading.added)
         self.piece = written(self._folder, partial(self._piece, number, found))

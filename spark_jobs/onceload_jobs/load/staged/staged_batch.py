@@ -28,9 +28,9 @@ from onceload_jobs.load.staged.overtaking import overtaking, sealed_ends
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import UnknownFields
 from onceload_jobs.publish.batch_road import copy_and_commit
+from onceload_jobs.publish.commits import SharedRecords, check_pieces
 from onceload_jobs.publish.replaced_rows import half_read, without_records
 from onceload_jobs.publish.table_road import copy_to, open_tables, publish, with_made_rows
-from onceload_jobs.publish.totals import SharedRecords, check_pieces
 from onceload_jobs.quality.audit import audit_stage, check
 from onceload_jobs.work.batch_pieces import BatchPieces
 from onceload_jobs.work.bucket import Bucket, Deduplicating
