@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, event
 from bench.events import Events
 from bench.parts.stand import declared_as
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.executor.in_process import InProcessExecutor
+from onceload_jobs.executor.executor import InProcessExecutor
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.declared import Declared, Publish

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from onceload_core.postgres.recovery import Recovery
     from onceload_core.postgres.rewind import Rewind
     from onceload_jobs.files.notes import Note
-    from onceload_jobs.load.engine import Engine
     from onceload_jobs.load.given_pieces import OfferRefused
     from onceload_jobs.load.given_rows import NoGoodRow
     from onceload_jobs.load.report import Report
+    from onceload_jobs.load.settings import Engine
     from onceload_jobs.load.staged.kept_batch import NotAudited, NothingKept
     from onceload_jobs.plan.plan import Plan
     from onceload_jobs.plan.to_read import FileToRead
@@ -77,7 +77,7 @@ _NAMES_IN = {
     "onceload.pipeline": "ArrowStream Pipeline Rows ToArrow database",
     "onceload.pipeline_file": "PipelineFileRefused",
     "onceload_jobs.files.notes": "Note",
-    "onceload_jobs.load.engine": "Engine",
+    "onceload_jobs.load.settings": "Engine",
     "onceload_jobs.load.staged.kept_batch": "NotAudited NothingKept",
     "onceload_jobs.load.report": "Report",
     "onceload_jobs.load.given_pieces": "OfferRefused",

@@ -109,11 +109,11 @@ def _connect(settings: Settings) -> Iterator[Check]:
     """The server that ONCELOAD_SPARK names, and its workers."""
     if settings.spark is None:
         return
-    from onceload_jobs.work.spark.messages import SPARK_ERRORS, message_of
-    from onceload_jobs.work.spark.workers import own, worker_of
+    from onceload_jobs.executor.spark import SPARK_ERRORS, message_of
+    from onceload_jobs.work.spark.connect import own_versions, worker_of
 
     where = where_to_work(settings)
-    ours = own()
+    ours = own_versions()
     fix = "install this release of Onceload, for the same Python, where its workers run, and restart the server"
     try:
         found = worker_of(where["remote"])

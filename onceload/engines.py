@@ -22,7 +22,7 @@ class Where(TypedDict, total=False):
 
 
 #: What the processes of a load call.
-OF_LOADS = ("onceload_jobs.load.direct", "onceload_jobs.work.read_chunk")
+OF_LOADS = ("onceload_jobs.work.session", "onceload_jobs.work.read_chunk")
 _LOADING = frozenset({"load", "stage"})
 _NOT_HERE = ("--engine", "--remote", "--master", "--conf", "--help", "-h")
 
@@ -51,7 +51,7 @@ def where_to_work(
     server = _server(settings, engine=engine, remote=remote, has_own=bool(master or spark_options))
     if calls and engine != "spark" and not master and not server:
         import_early(*calls)
-    from onceload_jobs.load.engine import Engine
+    from onceload_jobs.load.settings import Engine
 
     if engine not in set(Engine):
         raise SettingRefused("engine", repr(engine), f"one of {', '.join(Engine)}")

@@ -234,7 +234,7 @@ class Pipeline(_Described):
         The files are read where a load would run. The result is the same everywhere.
         """
         how = where_to_work(self.settings, calls=_OF_VERIFICATIONS, **where)
-        from onceload_jobs.load.engine import EngineSettings
+        from onceload_jobs.load.settings import EngineSettings
         from onceload_jobs.verify.verify import verify
 
         with (

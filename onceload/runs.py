@@ -19,9 +19,9 @@ from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.pausing import find_pause
 from onceload_jobs.files.notes import held_in_words, problems_of
-from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.recorded import ended_by
 from onceload_jobs.load.report import Report, report_of
+from onceload_jobs.load.settings import Engine
 from onceload_jobs.plan.plan import Plan
 from onceload_jobs.recover.rebuild import refuse_loaded
 

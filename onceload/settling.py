@@ -38,8 +38,7 @@ def retry(
 
     `where` names the Spark of a transform in Spark SQL; a process that must not start one has none.
     """
-    from onceload_jobs.load.engine import EngineSettings
-    from onceload_jobs.load.settings import new_batch
+    from onceload_jobs.load.settings import EngineSettings, new_batch
     from onceload_jobs.recover.retry import retry as retry_now
 
     chosen = Batch(batch) if batch else new_batch()

@@ -18,7 +18,7 @@ from onceload.airflow_api import AirflowApi
 from onceload.embedded import binaries
 from onceload.parts import NotStarted, Parts
 from onceload_jobs.work.failures import SparkUnreachable
-from onceload_jobs.work.spark.workers import worker_of
+from onceload_jobs.work.spark.connect import worker_of
 from tests.cluster import image as images
 from tests.cluster.compose import ROOT, SECRETS, Here, binds, made_up, services
 from tests.dags.stand import check_success

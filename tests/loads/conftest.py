@@ -20,8 +20,7 @@ from onceload_core.names import Batch
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.quarantine import Fix, Selection, find_records
-from onceload_jobs.executor.executor import Died, Outcome, called
-from onceload_jobs.executor.in_process import InProcessExecutor
+from onceload_jobs.executor.executor import Died, InProcessExecutor, Outcome, called
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from onceload import schema
 from onceload_core.postgres import LedgerSettings, connect
-from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.settings import Engine
 from onceload_jobs.pipeline.declared import Format, Publish
 from tests.fault.server import CrashableServer, crashable_server
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, records_of, stream_of

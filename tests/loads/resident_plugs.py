@@ -19,7 +19,7 @@ import psutil
 
 from onceload import Pipeline
 from onceload_jobs.batch.folders import MARK
-from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.settings import Engine
 from onceload_jobs.pipeline.declared import Publish
 from tests.fault.network import Condition
 from tests.loads.plugs import Outcome, Plugged, Way

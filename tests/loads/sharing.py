@@ -119,7 +119,7 @@ def offered(loads: Loads) -> Board:
 
     with pytest.MonkeyPatch.context() as patched:
         for how in ("work", "run_sessions"):
-            patched.setattr(f"onceload_jobs.load.sessions.{how}", fail)
+            patched.setattr(f"onceload_jobs.load.others.{how}", fail)
         with pytest.raises(DatabaseLost):
             load(loads.declared, as_consumer(loads), batch=new_batch(), executor=InThisProcess())
     return Board(loads)

@@ -29,10 +29,9 @@ from onceload.spark import OnceloadSource
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.batch import folders
 from onceload_jobs.files.reading import read_at
-from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
-from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.settings import Engine, LoadSettings, new_batch
 from onceload_jobs.pipeline.declared import Publish
 from onceload_jobs.work.failures import SparkUnreachable, TasksFailed
 from onceload_jobs.work.spark.connect import connected

@@ -18,10 +18,9 @@ from onceload_core.messages import whole_message
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.executor import local
 from onceload_jobs.executor.executor import ExecutorFailed, Outcome
-from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
-from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.settings import Engine, LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format, Publish, Source
 from onceload_jobs.work.failures import TasksFailed

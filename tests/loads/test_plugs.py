@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.settings import Engine
 from tests.fault.sizes import chosen_seed
 from tests.loads.plugs import Fault, Stand, Trial, Way, open_stand, run_trial
 

@@ -3,7 +3,6 @@
 import gzip
 import sys
 import threading
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from onceload_core.errors import DatabaseLost
 from onceload_core.names import Batch, SessionName
 from onceload_core.postgres import LedgerSettings
 from onceload_core.spans import SpanSet
+from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.pipeline.declared import Publish
@@ -82,10 +82,10 @@ def test_a_load_reports_what_it_waits_for(loads):
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_load_reports_that_the_database_does_not_answer(loads, monkeypatch):
-    def lost():
+    def lost(_):
         raise DatabaseLost("looking", "the line went dead")
 
-    monkeypatch.setattr("onceload_jobs.load.sessions.committed", lambda *_, **__: nullcontext(lost))
+    monkeypatch.setattr(LoadContext, "_committed", lost)
     loads.write("a.jsonl", "".join(line(number) for number in range(100)))
 
     reported: set[Progress | Waiting] = set()

@@ -242,7 +242,7 @@ def test_a_row_that_another_load_writes_first_is_a_duplicate_even_if_the_target_
     is_between: list[bool] = []
 
     def looking(*of_bucket: Any) -> Piece:
-        piece = look(*of_bucket)
+        piece: Piece = look(*of_bucket)
         if not is_between:
             is_between.append(True)
             devices.write("b.jsonl", record("d1", 0))

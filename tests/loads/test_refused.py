@@ -112,7 +112,7 @@ def test_a_column_that_comes_while_a_load_runs_is_read_as_it_is(loads, monkeypat
         ensure_target(*args, **more)
         make_target(loads, "ALTER TABLE target ADD COLUMN x text")
 
-    monkeypatch.setattr("onceload_jobs.load.sessions.ensure_target", make_and_add)
+    monkeypatch.setattr("onceload_jobs.load.context.ensure_target", make_and_add)
 
     assert counts(one_record_each(loads, "1", "2.50")) == (2, 0, 0)
     assert loads.rows("id, x") == [(1, "1"), (2, "2.50")]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.settings import Engine
 from tests.fault.sizes import chosen_seed
 from tests.loads.plugs import Way
 from tests.loads.resident_plugs import Fault, Trial, run_trial

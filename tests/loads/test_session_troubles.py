@@ -20,9 +20,9 @@ from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.consume import consume
 from onceload_jobs.load.load import load
+from onceload_jobs.load.others import OtherLoads
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import new_batch
-from onceload_jobs.load.waiting import OtherLoads
 from onceload_jobs.pipeline.declared import Identity, Publish
 from onceload_jobs.read import blocks as loading
 from onceload_jobs.work import session as work

@@ -26,10 +26,10 @@ from onceload_jobs.batch.folders import MARK
 from onceload_jobs.batch.job import TransformRefused
 from onceload_jobs.batch.piece import Block, Piece
 from onceload_jobs.batch.stage_folder import RowsLost
-from onceload_jobs.load.engine import Engine
+from onceload_jobs.executor.spark import message_of, sql_state_of
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
-from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.settings import Engine, LoadSettings, new_batch
 from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
@@ -37,9 +37,7 @@ from onceload_jobs.plan.choice import Choice
 from onceload_jobs.publish.replaced_rows import ReplacedRowsDiffer
 from onceload_jobs.work.failures import TasksFailed
 from onceload_jobs.work.spark.classic import ClassicSpark
-from onceload_jobs.work.spark.made_rows import MadePieces, records
-from onceload_jobs.work.spark.messages import message_of, sql_state_of
-from onceload_jobs.work.spark.spark import Spark
+from onceload_jobs.work.spark.spark import MadePieces, Spark, records
 from tests.loads.conftest import Loads, line
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
@@ -75,7 +73,7 @@ def test_a_spark_that_stops_right_after_its_start_is_reported(monkeypatch):
 NEW_WORKER = """
 import sys
 
-from onceload_jobs.work.spark.start import start_spark
+from onceload_jobs.work.spark.classic import start_spark
 
 context = start_spark("events", None, {"spark.python.daemon.module": "onceload_jobs.work.spark.daemon"}, tries=0)
 needed = ["onceload_jobs.work.session", "pandas", "pyspark.sql", "psycopg2"]

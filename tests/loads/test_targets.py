@@ -309,7 +309,7 @@ ALTERED = {
 def test_a_column_that_is_altered_during_a_load_takes_no_commit(loads, monkeypatch, altered):
     make(loads, f"CREATE TABLE target ({PLAIN})")
     loads.write("a.jsonl", "".join(map(line, range(10))))
-    monkeypatch.setattr("onceload_jobs.load.sessions.ensure_target", alter_after(ensure_target, loads, altered))
+    monkeypatch.setattr("onceload_jobs.load.context.ensure_target", alter_after(ensure_target, loads, altered))
 
     with pytest.raises(CommitRefused, match=r"found (id|amount|note) is"):
         loads.load()

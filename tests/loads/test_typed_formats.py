@@ -14,10 +14,9 @@ from onceload.pipeline_file import read_pipeline
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.formats.avro import blocks
 from onceload_jobs.formats.whole_files import read_whole_file
-from onceload_jobs.load.engine import Engine
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
-from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.settings import Engine, LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format, Identity, OnRewrite, Publish, UnknownFields
 from onceload_jobs.verify.findings import Kind

@@ -16,8 +16,7 @@ import pytest
 
 from onceload.cli import main
 from onceload_core.errors import ExitCode
-from onceload_jobs.executor.executor import Outcome
-from onceload_jobs.executor.in_process import InProcessExecutor
+from onceload_jobs.executor.executor import InProcessExecutor, Outcome
 from onceload_jobs.executor.local import LocalExecutor
 from onceload_jobs.pipeline.declared import CsvOptions, Format, RecordProducer, Target, Write
 from onceload_jobs.verify import files, ranges

@@ -876,14 +876,14 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a record that occurs twice in a batch is published twice",
-        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        file="spark_jobs/onceload_jobs/work/by_producer.py",
         correct="    is_first[1:] = (producers[1:] != producers[:-1]) | (ids[1:] != ids[:-1])\n",
         wrong="",
         tests=(f"{OF_RECORD_PRODUCERS}::test_a_record_that_occurs_twice_in_a_first_batch_takes_effect_once",),
     ),
     Bug(
         name="of several rows of one id, not the first one counts",
-        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        file="spark_jobs/onceload_jobs/work/by_producer.py",
         correct="np.lexsort((in_file, files, ids, producers))",
         wrong="np.lexsort((-in_file, files, ids, producers))",
         tests=("tests/unit/test_new_ids.py::test_the_first_record_of_each_id_that_is_not_consumed_is_new",),
@@ -904,7 +904,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a record that took effect in another file is published again",
-        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        file="spark_jobs/onceload_jobs/work/by_producer.py",
         correct="is_first & ~consumed.cover(producers, ids)",
         wrong="is_first",
         tests=(f"{OF_RECORD_PRODUCERS}::test_an_id_that_was_jumped_over_is_late_or_lost_as_declared",),
@@ -1393,7 +1393,7 @@ BOARD_BUGS = (
     ),
     Bug(
         name="a fixed session ends while more is to be handed out to it",
-        file="spark_jobs/onceload_jobs/load/waiting.py",
+        file="spark_jobs/onceload_jobs/load/others.py",
         correct="            return not (more and self._before_us(more, outlook)) and not",
         wrong="            return True or not",
         tests=(f"{OF_SESSION_TROUBLES}::test_a_delivery_that_depends_on_another_line_waits_with_a_bound",),
@@ -1401,8 +1401,8 @@ BOARD_BUGS = (
     Bug(
         name="a file that kills its worker takes all of its delivery with it",
         file="spark_jobs/onceload_jobs/work/session.py",
-        correct="            until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
-        wrong="            reading(handed.work, chunk.name)\n",
+        correct="        until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
+        wrong="        reading(handed.work, chunk.name)\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-reading]",),
     ),
     Bug(
@@ -1482,8 +1482,8 @@ BOARD_BUGS = (
     Bug(
         name="a file that only failed is reported to have killed its worker",
         file="spark_jobs/onceload_jobs/work/session.py",
-        correct="                self._board.note(handed, handed.work)\n",
-        wrong="                pass\n",
+        correct="                    self._board.note(left, left.work)\n",
+        wrong="                    pass\n",
         tests=(f"{OF_DEADLY_FILES}::test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker",),
     ),
     Bug(
@@ -1987,7 +1987,7 @@ TRY_BUGS = (
     Bug(
         name="a planner that was paused notes what no longer holds",
         file="spark_jobs/onceload_jobs/load/offering.py",
-        correct="                claim=claim,\n                is_last=False,\n",
+        correct="            claim=claim,\n            is_last=False,\n",
         wrong="",
         tests=("tests/loads/test_one_content.py::test_a_planner_that_was_away_does_not_swap_names_back",),
     ),
@@ -2000,7 +2000,7 @@ TRY_BUGS = (
     ),
     Bug(
         name="Ctrl-C while the JVM starts leaves it running",
-        file="spark_jobs/onceload_jobs/work/spark/start.py",
+        file="spark_jobs/onceload_jobs/work/spark/classic.py",
         correct="    with _signals_wait():\n        SparkContext._ensure_initialized(conf=conf)",
         wrong="    if True:\n        SparkContext._ensure_initialized(conf=conf)",
         tests=("tests/integration/test_cli.py::test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind",),
@@ -2286,7 +2286,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="a transform sees the copies of a record",
-        file="spark_jobs/onceload_jobs/work/new_pieces.py",
+        file="spark_jobs/onceload_jobs/work/dedup.py",
         correct="        yield from (piece.proof for piece in read)\n",
         wrong="        yield from read\n",
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_transform_sees_each_record_once_and_need_not_tell_which",),
@@ -2300,7 +2300,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="ids between those that a batch has are used up",
-        file="spark_jobs/onceload_jobs/work/new_ids.py",
+        file="spark_jobs/onceload_jobs/work/by_producer.py",
         correct=" | (ids[1:] != ids[:-1] + 1)\n",
         wrong="\n",
         tests=(f"{OF_RECORD_PRODUCERS}::test_an_id_that_was_jumped_over_is_late_or_lost_as_declared",),
@@ -2323,7 +2323,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="records of one business id are in several buckets",
-        file="spark_jobs/onceload_jobs/work/hashes.py",
+        file="spark_jobs/onceload_jobs/work/buckets.py",
         correct="        hashes = _mixed(hashes * np.uint64(31)",
         wrong="        hashes = _mixed(np.arange(rows.num_rows, dtype=np.uint64) + hashes * np.uint64(31)",
         tests=("tests/unit/test_new_ids.py::test_each_row_is_in_one_bucket_and_all_rows_of_an_id_in_the_same",),
@@ -2331,8 +2331,11 @@ RECORD_BUGS = (
     Bug(
         name="a kept batch that was overtaken holds its files",
         file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
-        correct="            batches.give_up(kept)\n            found_now",
-        wrong="            found_now",
+        correct="            batches.give_up(kept)\n            raise NothingKept",
+        wrong=(
+            "            if not isinstance(error, AlreadyConsumed):\n                batches.give_up(kept)\n"
+            "            raise NothingKept"
+        ),
         tests=(
             "tests/loads/test_kept.py::test_a_kept_batch_some_of_whose_records_are_loaded_from_another_file_is_given_up",
         ),
@@ -3010,9 +3013,9 @@ SESSION_BUGS = (
     ),
     Bug(
         name="a load does not report that it waits for another one",
-        file="spark_jobs/onceload_jobs/load/waiting.py",
-        correct='sessions.report_waiting(f"another load{context.holders()}")',
-        wrong="context.holders()",
+        file="spark_jobs/onceload_jobs/load/others.py",
+        correct='context.report_waiting(f"another load ({held})" if held else "another load")',
+        wrong="pass",
         tests=(f"{OF_PROGRESS}::test_a_load_reports_what_it_waits_for",),
     ),
     Bug(
@@ -3089,7 +3092,7 @@ ENGINE_BUGS = (
     ),
     Bug(
         name="a phase of a load that was interrupted never resumes",
-        file="spark_jobs/onceload_jobs/load/phases.py",
+        file="spark_jobs/onceload_jobs/load/report.py",
         correct="            self.switch_to(interrupted)\n",
         wrong="            pass\n",
         tests=("tests/unit/test_phases.py",),
@@ -3103,7 +3106,7 @@ ENGINE_BUGS = (
     ),
     Bug(
         name="a load that asks for a cluster does not use it",
-        file="spark_jobs/onceload_jobs/load/engine.py",
+        file="spark_jobs/onceload_jobs/load/settings.py",
         correct='f"--master {self.master}": self.master is not None,',
         wrong='f"--master {self.master}": self.master == "",',
         tests=("tests/loads/test_local.py::test_a_load_that_asks_for_spark_runs_there_whatever_its_size",),
@@ -3172,7 +3175,7 @@ OF_SHARED_STAGE = "tests/loads/test_shared_stage.py"
 EVENT_BUGS = (
     Bug(
         name="the message of an error, and with it values of records, is logged at the end of a load",
-        file="spark_jobs/onceload_jobs/load/load_events.py",
+        file="spark_jobs/onceload_jobs/load/recorded.py",
         correct="reason=type(error).__name__",
         wrong="reason=str(error)",
         tests=(f"{OF_EVENTS}::test_a_load_that_fails_logs_the_kind_of_its_error",),
@@ -3186,7 +3189,7 @@ EVENT_BUGS = (
     ),
     Bug(
         name="a consumer that finds nothing logs each look",
-        file="spark_jobs/onceload_jobs/load/load_events.py",
+        file="spark_jobs/onceload_jobs/load/recorded.py",
         correct="logging.INFO if plan.to_read else logging.DEBUG",
         wrong="logging.INFO",
         tests=(f"{OF_EVENTS}::test_a_load_that_finds_nothing_logs_nothing_at_info",),
@@ -3567,7 +3570,7 @@ NEW_COLUMN_BUGS = (
     Bug(
         name="a column that was added is not reported",
         file="spark_jobs/onceload_jobs/load/load.py",
-        correct="        notes += self._sessions.notes\n",
+        correct="        notes += context.notes\n",
         wrong="",
         tests=(f"{OF_NEW_COLUMNS}::test_a_declared_column_is_added_and_the_rows_that_were_there_have_null_in_it",),
     ),
@@ -3624,9 +3627,9 @@ RIGHTS_BUGS = (
     ),
     Bug(
         name="files are replaced without the right to delete their rows",
-        file="spark_jobs/onceload_jobs/load/sessions.py",
-        correct="replaces=settings.choice.replaces,",
-        wrong="replaces=False,",
+        file="spark_jobs/onceload_jobs/load/context.py",
+        correct="is_recorded=is_recorded, replaces=replaces)",
+        wrong="is_recorded=is_recorded, replaces=False)",
         tests=("tests/loads/test_rights.py::test_a_file_is_replaced_only_with_the_right_to_delete_its_rows",),
     ),
 )
@@ -4688,8 +4691,11 @@ BUGS = (
     Bug(
         name="a kept batch that can no longer be published keeps its files",
         file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
-        correct="        except ColumnsDiffer as differing:\n            batches.give_up(kept)\n",
-        wrong="        except ColumnsDiffer as differing:\n",
+        correct="so release its files.\n            batches.give_up(kept)\n",
+        wrong=(
+            "so release its files.\n            if not isinstance(error, ColumnsDiffer):\n"
+            "                batches.give_up(kept)\n"
+        ),
         tests=(f"{OF_KEPT}::test_a_batch_whose_new_column_another_load_added_with_another_type_is_given_up",),
     ),
     Bug(
@@ -4996,7 +5002,7 @@ BUGS = (
     ),
     Bug(
         name="a Spark whose JVM was killed at its start is taken for a wrong setting",
-        file="spark_jobs/onceload_jobs/work/spark/start.py",
+        file="spark_jobs/onceload_jobs/work/spark/classic.py",
         correct="    return 0 < _exit_code(error) < 128\n",
         wrong="    return True\n",
         tests=("tests/loads/test_spark_start.py::test_a_jvm_that_is_killed_while_spark_starts_may_be_tried_again",),

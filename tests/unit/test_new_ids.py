@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from onceload_jobs.pipeline.columns import arrow_type, parse_column
-from onceload_jobs.work.buckets import Buckets
-from onceload_jobs.work.hashes import hashes_of
-from onceload_jobs.work.new_ids import Runs, new_ids
+from onceload_jobs.work.buckets import Buckets, hashes_of
+from onceload_jobs.work.by_producer import Runs, new_ids
 
 
 def integers(values: Iterable[int]) -> np.ndarray:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from onceload_jobs.load.phases import Phase, Stopwatch
+from onceload_jobs.load.report import Phase, Stopwatch
 
 
 @pytest.fixture

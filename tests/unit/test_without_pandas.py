@@ -14,7 +14,7 @@ def test_values_need_no_pandas(first, there):
 import sys
 import numpy as np
 import pyarrow as pa
-from onceload_jobs.executor.without_pandas import keep_pandas_out
+from onceload_jobs.executor.local import keep_pandas_out
 
 {first}
 assert pa.array([1, None]).to_pylist() == [1, None]

@@ -6,6 +6,7 @@ may die at any point. Which item ended its process is known, and it takes nothin
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -72,6 +73,23 @@ def called(function: Callable[[Item], Result], item: Item) -> Outcome:
         return Done(function(item))
     except Exception as error:  # noqa: BLE001 - the load decides what it means.
         return Raised(error)
+
+
+class InProcessExecutor:
+    """Calls the function itself: for a consumer, which is one process and stays one, and for programs that want one."""
+
+    slots = 1
+
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
+        for number, item in enumerate(items):
+            # What the function sets for its process does not stay here.
+            yield number, copy_context().run(called, function, item)
+
+    def close(self) -> None:
+        pass
+
+
+IN_PROCESS = InProcessExecutor()
 
 
 def map_all(

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,7 +23,6 @@ from onceload_jobs.executor.executor import Died, Outcome, called
 _PROCESSES = multiprocessing.get_context("forkserver")
 #: A process has its next item already when it is done with one, so that it never waits for the load.
 _GIVEN_MAX = 2
-_End = None
 
 
 def cores() -> int:
@@ -72,7 +72,7 @@ class _Feeding:
         self._thread.start()
 
     def outcomes(self) -> Iterator[tuple[int, Outcome]]:
-        while (came := self._came.get()) is not _End:
+        while (came := self._came.get()) is not None:
             if isinstance(came, Exception):
                 raise came
             yield came
@@ -97,7 +97,7 @@ class _Feeding:
                     self._take(process)
         except Exception as error:  # noqa: BLE001 - raised where the outcomes are taken.
             self._came.put(error)
-        self._came.put(_End)
+        self._came.put(None)
 
     def _give(self) -> bool:
         """Give items to all processes; whether any still works."""
@@ -136,7 +136,7 @@ class _Process:
     def started(cls) -> "_Process":
         link, its = _PROCESSES.Pipe()
         process = _PROCESSES.Process(target=_work, args=(its,), name="onceload", daemon=True)
-        with _without_main(), _allowed_children():
+        with _as_parent():
             process.start()
         its.close()
         return cls(process=process, link=link)
@@ -171,26 +171,20 @@ def _end_of(code: int | None) -> str:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
-    """Keep the new process from running the program that called us again, as an import that it does not need."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+def _as_parent() -> Iterator[None]:
+    """Keep a new process from running the program that called us again, as an import that it does not need.
 
-
-@contextmanager
-def _allowed_children() -> Iterator[None]:
-    """Let a daemonic process have children too, such as a worker of Celery: ours end with it by themselves."""
-    caller = multiprocessing.current_process()
+    A daemonic process, such as a worker of Celery, may have children here too: ours end with it by themselves.
+    """
+    main, caller = sys.modules["__main__"], multiprocessing.current_process()
     is_daemonic = caller.daemon
+    sys.modules["__main__"] = ModuleType("__main__")
     if is_daemonic:
         caller.daemon = False
     try:
         yield
     finally:
+        sys.modules["__main__"] = main
         if is_daemonic:
             caller.daemon = True
 
@@ -200,9 +194,6 @@ def _work(link: Connection) -> None:
     # Ctrl-C in a terminal reaches all processes; the load ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_load, daemon=True).start()
-    # The load itself would wait for the imports of this module before it starts the process to fork from.
-    from onceload_jobs.executor.without_pandas import keep_pandas_out
-
     keep_pandas_out()
     show_events(os.environ)
     with suppress(EOFError, OSError):
@@ -220,3 +211,28 @@ def _end_with_the_load() -> None:
     if (load := multiprocessing.parent_process()) is not None:
         load.join()
         os._exit(1)
+
+
+def keep_pandas_out() -> None:
+    """Keep pyarrow from importing pandas, which takes 0.2 s in each process.
+
+    pyarrow tries to import it when it converts its first list and its first array of numpy, and remembers the result.
+    After that, it no longer knows the nulls of pandas. So this is only for a process in which no other code runs.
+    """
+    # The load itself would wait for these before it starts the process to fork from.
+    import numpy as np
+    import pyarrow as pa
+
+    finder = _NotFound()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([])
+        pa.array(np.zeros(0))
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NotFound(MetaPathFinder):
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)

@@ -6,6 +6,7 @@ task sees that folder; otherwise it comes with the others, when the job ends.
 
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,16 +14,30 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from onceload_core.events import show_events
 from onceload_jobs.executor.executor import Died, ExecutorFailed, Outcome, called
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+try:
+    from py4j.protocol import Py4JError
+except ImportError:
+    # A client of Spark Connect has no JVM.
+    Py4JError = PySparkException
+try:
+    from grpc import RpcError  # type: ignore[import-untyped]
+except ImportError:
+    RpcError = PySparkException
 
+#: What a session of Spark may raise.
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, RpcError, OSError)
+
+#: What an error of gRPC says is in one of its lines, and the others are about the call.
+_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 _MARK = "mark"
 _DESCRIPTION = "spark.job.description"
 _LOOKS_EVERY_S = 0.02
@@ -32,12 +47,12 @@ _SCHEMA = "number bigint, outcome binary"
 class SparkExecutor:
     """Runs a job with a task for each item."""
 
-    def __init__(self, session: "SparkSession", *, name: str) -> None:
+    def __init__(self, session: SparkSession, *, name: str) -> None:
         #: What the pages of Spark call its jobs.
         self._session, self._name = session, name
 
     @property
-    def session(self) -> "SparkSession":
+    def session(self) -> SparkSession:
         return self._session
 
     @property
@@ -47,7 +62,7 @@ class SparkExecutor:
 
     def why(self, error: Exception) -> str:
         """The reason of an error of Spark, in words."""
-        raise NotImplementedError
+        return f"Spark did not run all tasks: {message_of(error)}"
 
     def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Outcome]]:
         """Which task ended its process, Spark does not say: what is missing runs again, a few at a time, then alone."""
@@ -104,7 +119,7 @@ class _Job:
     """A job in a thread of its own, whose results are taken while it runs."""
 
     def __init__(
-        self, session: "SparkSession", function: Callable[[Any], Any], items: Sequence[Any], folder: str
+        self, session: SparkSession, function: Callable[[Any], Any], items: Sequence[Any], folder: str
     ) -> None:
         self._session, self._folder, self._tag = session, Path(folder), f"onceload-{token_hex(8)}"
         token = token_hex(16)
@@ -181,3 +196,30 @@ def _hand_over(folder: Path, token: str, number: int, outcome: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def message_of(error: Exception) -> str:
+    """The error in one line: from the task's own traceback, or from Spark."""
+    text = ""
+    # Spark's errors ask its JVM for their text, and that may be gone.
+    with suppress(*SPARK_ERRORS):
+        text = str(error)
+    if details := _DETAILS.search(text):
+        return details[1]
+    _, is_ours, trace = text.rpartition("Traceback (most recent call last):")
+    lines = [line for line in trace.splitlines() if line.strip()]
+    if is_ours:
+        # Indented lines are the traceback.
+        lines = [line for line in lines if not line[0].isspace()]
+    elif isinstance(error, Py4JError):
+        # The first line only names the call.
+        lines = lines[1:] or lines
+    return lines[0].strip(" :;") if lines else type(error).__name__
+
+
+def sql_state_of(error: Exception) -> str:
+    """The SQLSTATE of an error of Spark SQL, or empty."""
+    with suppress(*SPARK_ERRORS):
+        if isinstance(error, PySparkException):
+            return error.getSqlState() or ""
+    return ""

@@ -14,7 +14,7 @@ from onceload_core.declaration import DeclarationChanged
 from onceload_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
 from onceload_core.names import Batch, SessionName
 from onceload_core.postgres.sessions import check_own_name
-from onceload_jobs.executor.in_process import InProcessExecutor
+from onceload_jobs.executor.executor import InProcessExecutor
 from onceload_jobs.load.load import load, take_version
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings

@@ -5,56 +5,28 @@ of the load fence the tasks of a load that is dead.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from onceload_core.ports import Claim
-from onceload_jobs.batch.job import Job
-from onceload_jobs.executor.executor import Failed, map_all
-from onceload_jobs.files.addresses import use_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.offering import ClaimedWork
-from onceload_jobs.load.phases import Phase
-from onceload_jobs.load.sessions import Sessions
-from onceload_jobs.read.board_work import Delivery
+from onceload_jobs.load.report import Phase
 from onceload_jobs.work.failures import ends_all
-from onceload_jobs.work.load_delivery import load_delivery
+from onceload_jobs.work.load_delivery import commit_chunk
 from onceload_jobs.work.parts import Parts
-from onceload_jobs.work.read_chunk import Part
 from onceload_jobs.work.session import OF_NO_FILE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Committing:
-    """Everything that a task needs to commit its chunk; it is pickled and sent to it."""
-
-    job: Job
-    claim: Claim
-
-
-def commit_chunk(committing: Committing, part: Part) -> list[Note]:
-    """Read a part of a load, and commit it piece by piece."""
-    job = replace(committing.job, is_redelivered=part.is_redelivered, is_last_try=part.is_last_try)
-    use_access(job.access)
-    delivery = Delivery(number=part.number, chunks=part.chunks, claim=committing.claim, is_kept=True)
-    return load_delivery(job, delivery, by_file=part.is_redelivered and len(part.chunks) == 1)
-
-
-def commit_chunks(context: LoadContext, sessions: Sessions, work: ClaimedWork) -> list[Note]:
+def commit_chunks(context: LoadContext, work: ClaimedWork) -> list[Note]:
     """Let the tasks of this load commit all that it has claimed."""
     # What a claim covers, its holder knows; a task need not.
-    committing = Committing(job=sessions.prepared_job(), claim=replace(work.claim, spans={}))
+    commit = partial(commit_chunk, context.job, replace(work.claim, spans={}))
     parts = Parts(work.bundles, tries_max=context.declared.delivery.deliveries_max)
     notes: list[Note] = []
-    with context.stopwatch.during(Phase.STAGE), sessions.watching():
-        first = map(parts.first_try, parts)
-        commit = partial(commit_chunk, committing)
-        for part, result in map_all(sessions.executor, commit, first, next_try=parts.next_try, ends_all=_ends_the_load):
-            if isinstance(result, Failed):
-                parts.give_up(part, result)
-            else:
-                notes += result
+    with context.stopwatch.during(Phase.STAGE), context.watching_commits():
+        for _, found in parts.results(context.executor, commit, parts.all, ends_all=_ends_the_load):
+            notes += found
             if context.is_stopped:
                 break
     context.set_aside(work.claim, parts.take_culprits())

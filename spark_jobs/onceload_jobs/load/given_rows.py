@@ -29,10 +29,8 @@ from onceload_jobs.batch.stage_folder import open_folder
 from onceload_jobs.files.notes import Ignored
 from onceload_jobs.load.given_pieces import Call, GivenPieces, OfferedRows
 from onceload_jobs.load.load import snapshot_if_due
-from onceload_jobs.load.load_events import log_ignored
-from onceload_jobs.load.phases import Phase, Stopwatch
-from onceload_jobs.load.recorded import recorded
-from onceload_jobs.load.report import Report, report_of
+from onceload_jobs.load.recorded import log_ignored, recorded
+from onceload_jobs.load.report import Phase, Report, Stopwatch, report_of
 from onceload_jobs.load.road import Road, road_of
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 
@@ -37,15 +37,12 @@ from onceload_jobs.executor.executor import Executor, ExecutorFailed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.direct import commit_chunks
-from onceload_jobs.load.load_events import LoadEvents
-from onceload_jobs.load.offering import Offering
-from onceload_jobs.load.phases import Phase
-from onceload_jobs.load.recorded import Recorded, recorded
-from onceload_jobs.load.report import Report, report_of
-from onceload_jobs.load.sessions import Sessions
+from onceload_jobs.load.offering import ClaimedWork, Offering
+from onceload_jobs.load.others import OtherLoads
+from onceload_jobs.load.recorded import LoadEvents, Recorded, recorded
+from onceload_jobs.load.report import Phase, Report, report_of
 from onceload_jobs.load.settings import LoadSettings
-from onceload_jobs.load.staged.staged_batch import StagedBatch
-from onceload_jobs.load.waiting import OtherLoads
+from onceload_jobs.load.staged.staged_batch import stage_and_publish
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.ledger_lookup import dead_letter_notes, held_note
@@ -64,20 +61,28 @@ def load(
 ) -> Report:
     """Load what is new; Spark is only started if there is something."""
     check_own_name("batch", batch)
-    if declared.is_direct and not settings.publishes:
-        found = f"{declared.name}, which commits each chunk as it is loaded"
-        expected = f"a pipeline with publish: staged (for this one, run `onceload load {PIPELINE_FILE}`)"
-        raise SettingRefused("staging", found, expected)
+    if not settings.publishes:
+        refuse_direct(declared, doing="staging")
     engine = connect(settings.ledger)
     try:
         is_whole = not settings.choice.files and declared.source.is_whole
         with recorded(engine, declared.name, batch, is_whole=is_whole) as record:
             with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
-                context = LoadContext.begun(declared, settings, engine, batch=batch, run=run)
-                record.report = _Load(context, record, executor=executor, running=running).report()
+                context = LoadContext(
+                    declared, settings, engine, batch=batch, run=run, executor=executor, running=running
+                )
+                record.report = _Load(context, record).report()
             return record.report
     finally:
         engine.dispose()
+
+
+def refuse_direct(declared: Declared, *, doing: str) -> None:
+    """Refuse a pipeline without batches that wait to be published."""
+    if declared.is_direct:
+        found = f"{declared.name}, which commits each chunk as it is loaded"
+        expected = f"a pipeline with publish: staged (for this one, run `onceload load {PIPELINE_FILE}`)"
+        raise SettingRefused(doing, found, expected)
 
 
 def take_version(declared: Declared, settings: LoadSettings) -> Version:
@@ -107,31 +112,6 @@ _PLANS_MAX = 5
 _APART_S_MAX = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Offered:
-    """The result of one round of planning."""
-
-    plan: Plan
-    deliveries: int = 0
-    #: More is new than may be open at a time.
-    exceeds_open_max: bool = False
-
-    @property
-    def busy(self) -> set[str]:
-        """The files that other sessions load, or that depend on what they load."""
-        return {note.name for note in self.plan.notes if note.is_busy}
-
-    @property
-    def kept(self) -> set[str]:
-        """Those of them that a staged batch holds: no load waits for these, because a person may have to publish it."""
-        return {note.name for note in self.plan.notes if note.is_kept}
-
-    @property
-    def has_no_room(self) -> bool:
-        """Whether nothing could be offered, because as many deliveries are open as may be."""
-        return self.exceeds_open_max and not self.deliveries
-
-
 class _Waited(Enum):
     """How a wait for other sessions ended."""
 
@@ -140,30 +120,13 @@ class _Waited(Enum):
     STUCK = "they hold something, and none of them makes progress"
 
 
-@dataclass(frozen=True)
-class _PlanAgain:
-    """There may be more to load."""
-
-
-@dataclass(frozen=True)
-class _End:
-    """Nothing is left that this load can get."""
-
-    #: The files that other sessions still hold.
-    held: Set[str]
-
-
 class _Load:
     """One load, from its first plan to its report."""
 
-    def __init__(
-        self, context: LoadContext, record: Recorded, *, executor: Executor | None, running: ExitStack
-    ) -> None:
-        self._context, self._record, self._events = context, record, LoadEvents(context)
-        self._sessions = Sessions(context, executor=executor, running=running)
-        self._staged_batch = StagedBatch(context, self._sessions)
-        self._offering = Offering(context, self._sessions)
-        self._others = OtherLoads(context, self._sessions)
+    def __init__(self, context: LoadContext, record: Recorded) -> None:
+        self._context, self._record = context, record
+        self._events = LoadEvents(context.declared.name, context.batch)
+        self._offering, self._others = Offering(context), OtherLoads(context)
 
     def report(self) -> Report:
         try:
@@ -172,7 +135,7 @@ class _Load:
             self._events.failed(error)
             self._note_committed(error)
             raise
-        self._events.ended(report)
+        self._events.ended(report, is_stopped=self._context.is_stopped)
         return report
 
     def _note_committed(self, error: BaseException) -> None:
@@ -193,115 +156,111 @@ class _Load:
         finally:
             context.stopwatch.switch_to(Phase.END)
             # A kept batch is complete.
-            with suppress(OnceloadError):
-                if self._staged_batch.kept is None:
-                    context.end()
-        notes += self._sessions.notes
+            if context.kept is None:
+                # Release what workers held that were killed with their process, so that no load waits for it.
+                with suppress(OnceloadError):
+                    context.board.end_batch(context.batch, life=context.session)
+        notes += context.notes
         report = report_of(context.ledger, context.declared, context.batch, after=context.before)
         if context.is_snapshot_due or report.position != context.before:
             notes += snapshot_if_due(context.engine, name)
         notes += report.notes
-        report = replace(report, version=context.version.number, staged=self._staged_batch.kept)
-        if (ran := self._sessions.has_run) is not None:
-            report = report.ran_by(ran)
+        report = replace(report, version=context.session.version.number, staged=context.kept)
+        if (ran := context.has_run) is not None:
+            report = replace(report, engine=ran.engine, engine_why=ran.why, spark_ui=ran.ui)
         return report.timed(context.stopwatch).with_notes(notes)
 
     def _load(self) -> tuple[Note, ...]:
         """Offer what is new, work, and wait for other sessions, until nothing new is left."""
         notes: list[Note] = []
         while True:
-            self._context.tidy_up()
-            offered = self._offer_or_publish(notes)
-            if self._staged_batch.kept is not None:
+            self._others.tidy_up()
+            plan, work = self._offer_or_publish(notes)
+            if self._context.kept is not None:
                 # Files that arrived meanwhile are for the next run.
-                return self._notes(offered.plan, notes, busy=offered.busy)
+                return self._notes(plan, notes, held={note.name for note in plan.notes if note.is_busy})
             # The deliveries of other loads too.
-            notes += self._sessions.work()
-            match self._what_next(offered, notes):
-                case _End(held):
-                    return self._notes(offered.plan, notes, busy=held | offered.kept)
-                case _PlanAgain():
-                    pass
+            notes += self._others.work()
+            held = self._held_at_the_end(plan, work, notes)
+            if held is not None:
+                return self._notes(plan, notes, held=held)
 
-    def _offer_or_publish(self, notes: list[Note]) -> _Offered:
+    def _offer_or_publish(self, notes: list[Note]) -> tuple[Plan, ClaimedWork | None]:
         """Plan and claim what is new; hand it out to all sessions, or stage and publish it."""
+        context = self._context
         for left in reversed(range(_PLANS_MAX)):
             plan = self._offering.plan(notes)
             self._events.planned(plan)
             self._record.planned(plan)
             if not plan.to_read:
-                return _Offered(plan=plan)
+                return plan, None
             try:
                 with self._offering.claimed(plan) as work:
-                    if self._context.uses_board:
+                    if context.uses_board:
                         self._offering.hand_out(work)
-                    elif work.bundles and self._context.is_staged:
-                        notes += self._staged_batch.stage_and_publish(work)
+                    elif work.bundles and context.declared.is_direct:
+                        notes += commit_chunks(context, work)
                     elif work.bundles:
-                        notes += commit_chunks(self._context, self._sessions, work)
-                return _Offered(plan=plan, deliveries=len(work.bundles), exceeds_open_max=work.exceeds_open_max)
+                        notes += stage_and_publish(context, work)
             except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
                 # Another load was faster since this was planned.
                 if not left:
                     raise
                 time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is not a secret.
+            else:
+                return plan, work
         raise AssertionError
 
-    def _what_next(self, offered: _Offered, notes: list[Note]) -> _PlanAgain | _End:
-        """Wait until other sessions are done with the files that they hold, and leave room for what is new."""
-        if offered.exceeds_open_max and offered.deliveries and not self._context.is_stopped:
-            return _PlanAgain()
-        busy, is_in_line = self._held_by_others(offered), self._context.has_own_line
-        waited = self._wait_in_line(offered.plan, busy, notes) if is_in_line else self._wait_for(busy, notes)
-        if offered.has_no_room and not self._others.leave_room(notes):
-            notes.append(self._no_room())
-            return _End(set() if is_in_line else busy)
-        if waited is _Waited.STUCK:
-            return _End(busy)
-        is_more = offered.exceeds_open_max or waited is _Waited.RELEASED
-        return _PlanAgain() if is_more and not self._context.is_stopped else _End(set())
-
-    def _held_by_others(self, offered: _Offered) -> set[str]:
-        busy = offered.busy - offered.kept
-        if self._context.uses_board and self._context.left().of_batch:
+    def _held_at_the_end(self, plan: Plan, work: ClaimedWork | None, notes: list[Note]) -> Set[str] | None:
+        """Wait for other sessions, and for room; the files that they still hold, or None if there is more to load."""
+        context, is_more = self._context, work is not None and work.exceeds_open_max
+        if work is not None and is_more and work.bundles and not context.is_stopped:
+            return None
+        # No load waits for what a staged batch holds, because a person may have to publish that.
+        kept = {note.name for note in plan.notes if note.is_kept}
+        busy = {note.name for note in plan.notes if note.is_busy} - kept
+        if context.uses_board and context.left().of_batch:
             # Another session holds it, or it is in the line of another session.
-            busy |= {file.listed.name for file in offered.plan.to_read} & self._context.outlook().claimed
-        return busy
+            busy |= {file.listed.name for file in plan.to_read} & context.outlook().claimed
+        waited = self._wait_for(busy, plan, notes)
+        if work is not None and is_more and not work.bundles and not self._others.leave_room(notes):
+            notes.append(self._no_room())
+            return kept if context.has_own_line else busy | kept
+        if waited is _Waited.STUCK:
+            return busy | kept
+        return None if (is_more or waited is _Waited.RELEASED) and not context.is_stopped else kept
 
-    def _wait_for(self, busy: Set[str], notes: list[Note]) -> _Waited:
+    def _wait_for(self, busy: Set[str], plan: Plan, notes: list[Note]) -> _Waited:
         if not busy:
             return _Waited.NOTHING_HELD
-        return _Waited.RELEASED if self._others.are_done_with(busy, notes) else _Waited.STUCK
-
-    def _wait_in_line(self, plan: Plan, busy: Set[str], notes: list[Note]) -> _Waited:
-        """Do not wait for the lines of other sessions, but for planners that may still add deliveries to ours."""
-        if not busy:
-            return _Waited.NOTHING_HELD
+        context = self._context
+        if not context.has_own_line:
+            return _Waited.RELEASED if self._others.are_done_with(busy, notes) else _Waited.STUCK
+        # Do not wait for the lines of other sessions, but for planners that may still add deliveries to ours.
         more = {note.name for note in plan.notes if note.has_more}
         if not self._others.have_handed_out(more, notes):
             return _Waited.STUCK
         # Files that are no longer claimed, and added nothing to our line, are planned again.
-        is_others = not more and busy <= self._context.outlook().claimed
-        is_nothing_ours = is_others and not self._context.left().of_session
-        return _Waited.NOTHING_HELD if is_nothing_ours else _Waited.RELEASED
+        is_others = not more and busy <= context.outlook().claimed
+        return _Waited.NOTHING_HELD if is_others and not context.left().of_session else _Waited.RELEASED
 
-    def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: Set[str]) -> tuple[Note, ...]:
+    def _notes(self, plan: Plan, reported: Sequence[Note], *, held: Set[str]) -> tuple[Note, ...]:
         """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
         # A plan that nothing came of is as good as a new look.
-        is_old = bool(plan.to_read or busy or self._context.uses_board)
+        is_old = bool(plan.to_read or held or self._context.uses_board)
         outlook = self._context.outlook() if is_old else plan.outlook
         notes = [note for note in plan.notes if not note.is_busy]
-        notes += self._busy_notes(plan, busy, outlook)
+        notes += self._held_notes(plan, held, outlook)
         notes += [*reported, *dead_letter_notes(outlook)]
-        notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | busy)
+        notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | held)
         self._record.worked(plan, notes, claimed=outlook.claimed)
         return tuple(dict.fromkeys(notes))
 
-    def _busy_notes(self, plan: Plan, busy: Set[str], outlook: Outlook) -> Iterator[Note]:
+    def _held_notes(self, plan: Plan, held: Set[str], outlook: Outlook) -> Iterator[Note]:
         # Files that depend on what other runs load are claimed by no run.
         waiting = {note.name: note for note in plan.notes if note.is_busy and note.name not in outlook.claimed}
-        holders = self._context.held_by_others() if busy else ""
-        for name in sorted(busy):
+        holders = self._others.held_in_words() if held else ""
+        for name in sorted(held):
             note = waiting.get(name) or held_note(name, outlook)
             reason = note.reason if note.is_kept else f"{note.reason}{holders}"
             yield replace(note, reason=reason, has_more=False)
@@ -310,5 +269,5 @@ class _Load:
         declared = self._context.declared
         open_max = declared.delivery.open_max
         why = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress"
-        reason = f"{why}{self._context.held_by_others()}. The rest of the new records is not loaded. Load again"
+        reason = f"{why}{self._others.held_in_words()}. The rest of the new records is not loaded. Load again"
         return Note(name=declared.name, reason=reason, is_busy=True)

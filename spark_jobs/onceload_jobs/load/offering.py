@@ -17,14 +17,13 @@ from onceload_core.spans import SEQUENCE_END, SpanSet
 from onceload_jobs.content.copies import CopyRecord
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
-from onceload_jobs.load.sessions import Sessions
+from onceload_jobs.load.settings import without_replaced
 from onceload_jobs.plan.bundles import bundles_of
 from onceload_jobs.plan.file_state import was_left_open
 from onceload_jobs.plan.plan import Plan, depends_on_others, make_plan
 from onceload_jobs.plan.to_read import FileToRead, oldest_first
 from onceload_jobs.read.board_work import Bundle, offers_of, spans_of
-from onceload_jobs.work.progress import planned_bytes
-from onceload_jobs.work.session import renewed
+from onceload_jobs.work.progress import planned_bytes, repeated
 from onceload_jobs.write.patience import until_answered
 
 
@@ -35,7 +34,6 @@ class ClaimedWork:
     claim: Claim
     files: Sequence[FileToRead]
     bundles: Sequence[Bundle]
-    spans: Mapping[ProducerId, SpanSet]
     #: The producer of each planned name and generation.
     ids: Mapping[tuple[str, int], ProducerId]
     #: More is new than may be open at a time.
@@ -47,24 +45,30 @@ class ClaimedWork:
 class Offering:
     """Plans one load repeatedly, and remembers what it handed out."""
 
-    def __init__(self, context: LoadContext, sessions: Sessions) -> None:
-        self._context, self._sessions = context, sessions
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
         self._handed_out: dict[ProducerId, SpanSet] = {}
         self._sizes: dict[ProducerId, int] = {}
 
     def plan(self, notes: Sequence[Note]) -> Plan:
         """Plan what is new, without the files that failed before in this load."""
-        plan = until_answered(self._plan)
+        context = self._context
+
+        def planned() -> Plan:
+            choice = replace(context.settings.choice, accepts_differences=context.settings.differences_accepted)
+            name, batch = context.declared.name, context.batch
+            choice = without_replaced(choice, context.ledger, name, batch, begun_at=context.before)
+            return make_plan(context.declared, context.ledger, now_s=time.time(), choice=choice)
+
+        plan = until_answered(planned)
         # Files that failed would fail again, and might take the room of others: the next call may retry them.
         failed = {note.name for note in (*notes, *self.not_loaded(plan.outlook, known=()))}
         return replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
 
-    def _plan(self) -> Plan:
-        context = self._context
-        return make_plan(context.declared, context.ledger, now_s=time.time(), choice=context.choice())
-
     def not_loaded(self, outlook: Outlook, *, known: Container[str]) -> Iterator[Note]:
         """Deliveries that were handed out, are gone and were not loaded, because a session could not read them."""
+        if not self._handed_out:
+            return
         states = until_answered(partial(self._context.ledger.know, self._context.session, list(self._handed_out)))
         for producer_id, spans in self._handed_out.items():
             state = states[producer_id].state if producer_id in states else None
@@ -91,23 +95,16 @@ class Offering:
             context.session,
             dict.fromkeys(copy_records, SpanSet()) | spans,
             batch=context.batch,
-            lease_s=context.lease_s,
+            lease_s=declared.delivery.ack_deadline_s,
             names=named,
             # A plan is outdated if another load has since brought the same content, records that come first in order,
             # or another generation of a file.
             unchanged=plan.outlook if depends_on_others(declared) or declared.is_merge_of_files else None,
             only_names=not depends_on_others(declared),
         )
-        self._sessions.watch.bytes_planned = planned_bytes(bundles)
-        work = ClaimedWork(
-            claim=claim,
-            files=files,
-            bundles=bundles,
-            spans=spans,
-            ids=ids,
-            exceeds_open_max=exceeds_open_max,
-        )
-        with renewed(context.renew, every_s=context.beat_s):
+        context.watch.bytes_planned = planned_bytes(bundles)
+        work = ClaimedWork(claim=claim, files=files, bundles=bundles, ids=ids, exceeds_open_max=exceeds_open_max)
+        with repeated(context.renew, every_s=context.beat_s):
             try:
                 self._store_copy_records(copy_records, claim)
                 yield work
@@ -125,7 +122,8 @@ class Offering:
         keys = set(map(_key, new))
         known = [file for file in files if _key(file) not in keys]
         while True:
-            ids = self._ids_of([*known, *new])
+            names = [_key(file) for file in (*known, *new)]
+            ids = until_answered(partial(self._context.ledger.register, self._context.declared.name, names))
             last = max(((ids | _taking_over(known))[_key(file)] for file in known), default=0) if new else 0
             kept = _in_order(new, ids, after=last)
             if kept == len(new):
@@ -134,16 +132,13 @@ class Offering:
             new = [*new[:kept], *(replace(file, generation=file.generation + 1) for file in new[kept:])]
             files = [*known, *new]
 
-    def _ids_of(self, files: Sequence[FileToRead]) -> dict[tuple[str, int], ProducerId]:
-        names = [_key(file) for file in files]
-        return until_answered(partial(self._context.ledger.register, self._context.declared.name, names))
-
     def hand_out(self, work: ClaimedWork) -> None:
         """Put the deliveries on the board: from now on they belong to all sessions."""
         self._context.board.offer(work.claim, offers_of(work.bundles), batch=self._context.batch)
-        for producer_id, spans in work.spans.items():
+        chunks = [chunk for chunks in work.bundles for chunk in chunks]
+        for producer_id, spans in spans_of(chunks).items():
             self._handed_out[producer_id] = self._handed_out.get(producer_id, SpanSet()) | spans
-        self._sizes |= {chunk.producer_id: chunk.size for chunks in work.bundles for chunk in chunks}
+        self._sizes |= {chunk.producer_id: chunk.size for chunk in chunks}
 
     def _with_room(self, bundles: Iterable[Bundle]) -> tuple[list[Bundle], bool]:
         """As many deliveries as may be open, and whether there are more."""
@@ -156,20 +151,20 @@ class Offering:
 
     def _store_copy_records(self, copy_records: Mapping[ProducerId, CopyRecord], claim: Claim) -> None:
         """Record what the plan found without reading records, as long as its claim is held."""
-        advances = [_advance_of(producer_id, copy_record) for producer_id, copy_record in copy_records.items()]
-        if advances:
-            commit: Commit[Connection] = Commit(
-                session=self._context.session,
-                batch=self._context.batch,
-                advances=tuple(advances),
-                write_rows=lambda _: 0,
-                # A planner that was away for longer than its lease has an outdated plan.
-                claim=claim,
-                is_last=False,
-                counts=Counts(duplicate=sum(copy_record.duplicates for copy_record in copy_records.values())),
-                run=self._context.run,
-            )
-            self._context.ledger.commit(commit)
+        if not copy_records:
+            return
+        commit: Commit[Connection] = Commit(
+            session=self._context.session,
+            batch=self._context.batch,
+            advances=tuple(_advance_of(producer_id, each) for producer_id, each in copy_records.items()),
+            write_rows=lambda _: 0,
+            # A planner that was away for longer than its lease has an outdated plan.
+            claim=claim,
+            is_last=False,
+            counts=Counts(duplicate=sum(each.duplicates for each in copy_records.values())),
+            run=self._context.run,
+        )
+        self._context.ledger.commit(commit)
 
 
 def _in_order(files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId], *, after: int) -> int:

@@ -33,9 +33,9 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import PieceGone, Pieces
 from onceload_jobs.batch.stage_folder import RowsLost, StageFolder, open_folder
 from onceload_jobs.files.notes import Ignored
-from onceload_jobs.load.engine import EngineSettings
-from onceload_jobs.load.load_events import log_ignored
+from onceload_jobs.load.recorded import log_ignored
 from onceload_jobs.load.road import Road, road_of, writer_of
+from onceload_jobs.load.settings import EngineSettings
 from onceload_jobs.pipeline.declared import Declared, Publish, Write
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.batch_road import BatchRoad
@@ -44,8 +44,7 @@ from onceload_jobs.publish.table_road import commit_stage, copy_to, open_tables,
 from onceload_jobs.recover.stored_fields import StoredFields
 from onceload_jobs.recover.stored_pieces import StoredPieces
 from onceload_jobs.recover.stored_records import StoredRecords
-from onceload_jobs.work.read_chunk import Reading
-from onceload_jobs.work.row_form import RowForm
+from onceload_jobs.work.read_chunk import Reading, RowForm
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
 from onceload_jobs.write.until_certain import until_certain

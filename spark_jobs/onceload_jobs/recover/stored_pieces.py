@@ -20,12 +20,12 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import Block, Piece, Refused, RowsInMemory
 from onceload_jobs.batch.stage_folder import BlockWriter, StageFolder, content_of, written
 from onceload_jobs.batch.used_ids import messages_block, used_ids_block
+from onceload_jobs.formats.records import Mask
 from onceload_jobs.recover.stored_records import Reading, StoredRecords
-from onceload_jobs.work.bucket import Records, with_columns, without_places
 from onceload_jobs.work.by_message import new_messages
 from onceload_jobs.work.by_producer import NewOfProducers, new_of_producers
-from onceload_jobs.work.new_ids import Mask
-from onceload_jobs.work.row_form import RowForm
+from onceload_jobs.work.dedup import Records, with_columns, without_places
+from onceload_jobs.work.read_chunk import RowForm
 from onceload_jobs.write.patience import until_answered
 from onceload_jobs.write.writer import ColumnsDiffer
 

@@ -19,8 +19,7 @@ from onceload_core.pipeline import Guarantee
 from onceload_core.postgres.audit import AuditView, OpenSpans, ReceiptOfRows, RowCounts, audit_view
 from onceload_core.postgres.rewound import Owed
 from onceload_core.spans import SpanSet
-from onceload_jobs.executor.executor import Executor
-from onceload_jobs.executor.in_process import IN_PROCESS
+from onceload_jobs.executor.executor import IN_PROCESS, Executor
 from onceload_jobs.files.listing import url_of
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE

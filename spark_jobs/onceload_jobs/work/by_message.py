@@ -1,4 +1,4 @@
-"""A worker that leaves out the records whose business id was loaded before, or is that of an earlier record."""
+"""A task that leaves out the records whose business id was loaded before, or is that of an earlier record."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,17 +9,16 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from onceload_core.names import ProducerId
-from onceload_core.postgres.connection import statements, translated
-from onceload_jobs.batch.job import Job, engine_of
+from onceload_core.postgres.connection import statements
+from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import MadeOf, Piece
 from onceload_jobs.batch.stage_folder import BlockWriter, written
 from onceload_jobs.batch.used_ids import USED_IDS, messages_block, used_ids_block
+from onceload_jobs.formats.records import Indices, Mask
 from onceload_jobs.pipeline.columns import PRODUCER_ID, Column, ColumnType, Kind
 from onceload_jobs.pipeline.declared import MessageId
-from onceload_jobs.work.bucket import Bucket, Deduplicating, Records, without_places
-from onceload_jobs.work.new_ids import Integers, Mask
+from onceload_jobs.work.dedup import Bucket, Deduplicating, Records
 from onceload_jobs.write.binary_copy import copied_as, copy_in, copy_out
-from onceload_jobs.write.patience import until_answered
 from onceload_jobs.write.sql import filled
 
 SQL = statements("by_message.sql", package=__package__)
@@ -27,7 +26,6 @@ _BIGINT = ColumnType(kind=Kind.BIGINT)
 #: A row of COPY with a number and a hash, each behind its size.
 _ROW = np.dtype([("columns", ">i2"), ("size", ">i4"), ("number", ">i8"), ("hash_size", ">i4"), ("hash", "S32")])
 _HEADER_BYTES, _TRAILER_BYTES = 19, 2
-Hashed = NDArray[np.void]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +39,13 @@ class NewMessages:
 def dedup_by_message(message_id: MessageId, task: Deduplicating, bucket: Bucket) -> Piece:
     """The new rows of one bucket, and their business ids."""
     records = Records.of(task.folder, bucket)
-    found = until_answered(partial(_ask, message_id, task, records))
+    found = task.ask(lambda connection: new_messages(connection, message_id, task.job, records))
     return written(task.folder, partial(_piece, task, bucket, records, found))
 
 
 def _piece(task: Deduplicating, bucket: Bucket, records: Records, found: NewMessages, into: BlockWriter) -> Piece:
     is_new, hashes = found.rows, found.hashes
-    for rows, added in records.kept(is_new, {}):
-        task.form.write(into, rows if task.is_followed else without_places(rows), added)
+    task.write(into, records.kept(is_new, {}))
     blocks = len(into.blocks)
     messages_block(into, hashes)
     names_producers = task.job.declared.producer is not None
@@ -67,20 +64,8 @@ def _piece(task: Deduplicating, bucket: Bucket, records: Records, found: NewMess
     )
 
 
-def _ask(message_id: MessageId, task: Deduplicating, records: Records) -> NewMessages:
-    job = task.job
-    doing = translated(pipeline=job.declared.name, doing="looking for new records")
-    with doing, engine_of(job).begin() as connection:
-        return new_messages(connection, message_id, job, records)
-
-
 def new_messages(connection: Connection, message_id: MessageId, job: Job, records: Records) -> NewMessages:
-    """Which records are new: the first of each business id that is not in the window of the pipeline."""
-    return _first_of_each(_unknown(connection, message_id, job, records), records)
-
-
-def _unknown(connection: Connection, message_id: MessageId, job: Job, records: Records) -> Hashed:
-    """The number of each record whose id is not in the window of the pipeline, and the hash of the id.
+    """Which records are new: the first of each business id that is not in the window of the pipeline.
 
     Ids are compared by their hashes, which the server makes: it knows which values have the same text.
     """
@@ -99,10 +84,10 @@ def _unknown(connection: Connection, message_id: MessageId, job: Job, records: R
     window = connection.execute(SQL["window"], {"pipeline": job.declared.name}).one()
     texts = {"ids": hashed, "pipeline_id": str(window.pipeline_id), "first_day": str(window.first_day)}
     copied = copy_out(connection, filled(SQL["find_unknown"], **texts).text)
-    return np.frombuffer(copied[_HEADER_BYTES:-_TRAILER_BYTES], _ROW)
+    return _first_of_each(np.frombuffer(copied[_HEADER_BYTES:-_TRAILER_BYTES], _ROW), records)
 
 
-def _first_of_each(asked: Hashed, records: Records) -> NewMessages:
+def _first_of_each(asked: NDArray[np.void], records: Records) -> NewMessages:
     files, places = records.places
     in_files = asked[np.lexsort((places[asked["number"]], files[asked["number"]]))]
     by_hash = in_files[np.argsort(in_files["hash"], kind="stable")]
@@ -114,14 +99,14 @@ def _first_of_each(asked: Hashed, records: Records) -> NewMessages:
     return NewMessages(rows=is_new, hashes=new["hash"])
 
 
-def _counts(producers: Integers) -> pa.Table:
+def _counts(producers: Indices) -> pa.Table:
     """How many rows each producer has; which ids it uses up is in other pieces."""
     ids, counts = np.unique(producers, return_counts=True)
     values = (ids, np.zeros_like(ids), np.zeros_like(ids), counts)
     return pa.table(dict(zip((column.name for column in USED_IDS), values, strict=True)))
 
 
-def _made_of(producers: Integers) -> tuple[MadeOf, ...]:
+def _made_of(producers: Indices) -> tuple[MadeOf, ...]:
     """How many rows each file has."""
     found = zip(*np.unique(producers, return_counts=True), strict=True)
     return tuple(MadeOf(producer_id=ProducerId(int(each)), rows=int(rows), records=int(rows)) for each, rows in found)

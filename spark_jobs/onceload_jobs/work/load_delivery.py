@@ -6,6 +6,7 @@ if any part of them is already loaded.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from onceload_core.names import ProducerId
@@ -14,14 +15,15 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, engine_of
 from onceload_jobs.batch.piece import Piece, RowsInMemory
-from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.addresses import Unreadable, use_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.publish.batch_road import BatchRoad
 from onceload_jobs.read.blocks import note_ignored, pieces_of, records_of, without_refused_files
 from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.read.checked_parts import ReadPart, check_tail
-from onceload_jobs.read.new_content import NewContent, leave_out_consumed
+from onceload_jobs.read.new_content import leave_out_consumed
+from onceload_jobs.work.read_chunk import Part
 from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import Writer
 
@@ -44,6 +46,14 @@ def load_delivery(
     return notes
 
 
+def commit_chunk(job: Job, claim: Claim, part: Part) -> list[Note]:
+    """Read a part of a load, and commit it piece by piece."""
+    use_access(job.access)
+    job = replace(job, is_redelivered=part.is_redelivered, is_last_try=part.is_last_try)
+    delivery = Delivery(number=part.number, chunks=part.chunks, claim=claim, is_kept=True)
+    return load_delivery(job, delivery, by_file=part.is_redelivered and len(part.chunks) == 1)
+
+
 class _PartsAsPiece(RowsInMemory):
     """The parts of files that are committed together, as one piece."""
 
@@ -52,13 +62,13 @@ class _PartsAsPiece(RowsInMemory):
         self._job, self._parts = job, parts
         #: The ids that are loaded: none, because the plan has left them out, until the ledger is asked.
         self._consumed: Mapping[ProducerId, SpanSet] = {}
-        self._new_content: NewContent | None = None
         self._read_records()
         note_ignored(self._records, notes)
 
     def leave_out(self, consumed: Mapping[ProducerId, SpanSet]) -> None:
         """Leave out what is loaded."""
-        self._consumed, self._new_content = consumed, None
+        self._consumed = consumed
+        self._new = leave_out_consumed(self._parts, self._records, consumed=consumed)
 
     @property
     def has_something_new(self) -> bool:
@@ -84,13 +94,8 @@ class _PartsAsPiece(RowsInMemory):
         self._records, writer = records_of(
             declared, columns, self._parts, self._writer, differing=self._differing, refused=self._refused
         )
-        self._added, self._new_content = writer.added, None
-
-    @property
-    def _new(self) -> NewContent:
-        if self._new_content is None:
-            self._new_content = leave_out_consumed(self._parts, self._records, consumed=self._consumed)
-        return self._new_content
+        self._added = writer.added
+        self._new = leave_out_consumed(self._parts, self._records, consumed=self._consumed)
 
     def _piece(self, number: int) -> Piece:
         new = self._new

@@ -1,4 +1,7 @@
-"""The progress of a load: what is read, or with publish: direct, committed."""
+"""What goes on beside the work of a load, in threads of their own: it reports its progress, and renews its leases.
+
+Its progress is what is read, or with publish: direct, committed.
+"""
 
 import threading
 import time
@@ -10,8 +13,6 @@ from typing import TypeAlias
 from sqlalchemy.exc import SQLAlchemyError
 
 from onceload_core.errors import OnceloadError
-from onceload_core.names import Batch, Position
-from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_jobs.batch.piece import Piece
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.read.board_work import Bundle
@@ -70,25 +71,18 @@ class Watch:
         if self._on_progress is None:
             yield
             return
-        ended = threading.Event()
-        arguments = (self._on_progress, look or self._read, ended)
-        watching = threading.Thread(target=self._watch, args=arguments, name="onceload progress", daemon=True)
-        watching.start()
-        try:
+        on_progress, started = self._on_progress, time.monotonic()
+
+        def report() -> None:
+            with suppress(OSError):
+                on_progress(self._look(look or self._read, seconds=time.monotonic() - started))
+
+        # Do not wait for a missing answer.
+        with repeated(report, every_s=_EVERY_S, joined_s=_EVERY_S):
             yield
-        finally:
-            ended.set()
-            # Do not wait for a missing answer.
-            watching.join(_EVERY_S)
 
     def _read(self) -> tuple[int, int]:
         return self._bytes, self._records
-
-    def _watch(self, report: OnProgress, look: Callable[[], tuple[int, int]], ended: threading.Event) -> None:
-        started = time.monotonic()
-        while not ended.wait(_EVERY_S):
-            with suppress(OSError):
-                report(self._look(look, seconds=time.monotonic() - started))
 
     def _look(self, look: Callable[[], tuple[int, int]], *, seconds: float) -> Progress | Waiting:
         try:
@@ -98,28 +92,33 @@ class Watch:
         return Progress(bytes=done, bytes_planned=self.bytes_planned, records=records, seconds=seconds)
 
 
-@contextmanager
-def committed(
-    settings: LedgerSettings, pipeline: str, batch: Batch, *, after: Position
-) -> Iterator[Callable[[], tuple[int, int]]]:
-    """Asks the ledger, with a connection of its own, for the bytes and records that a batch has committed."""
-    engine = connect(settings)
-    ledger = PostgresLedger(engine)
-
-    def look() -> tuple[int, int]:
-        outcome = ledger.outcome_of(pipeline, batch, after=after)
-        counts = outcome.counts
-        return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
-
-    try:
-        yield look
-    finally:
-        engine.dispose()
-
-
 def planned_bytes(bundles: Iterable[Bundle]) -> int | None:
     """How many bytes will be read."""
     chunks = [chunk for chunks in bundles for chunk in chunks]
     if any(is_compressed(chunk.url) for chunk in chunks):
         return None
     return sum(chunk.bytes for chunk in chunks)
+
+
+@contextmanager
+def repeated(call: Callable[[], object], *, every_s: float, joined_s: float | None = None) -> Iterator[None]:
+    """Call something again and again while the block runs, such as the renewal of a lease."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(every_s):
+            # The next call makes up for a missed one; after a lease has ended, commits are refused.
+            with suppress(OnceloadError):
+                call()
+
+    thread = threading.Thread(target=repeat, name="onceload heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(joined_s)
+
+
+def never() -> bool:
+    return False

@@ -22,8 +22,37 @@ from onceload_jobs.read.blocks import NOTHING_REFUSED, note_ignored, pieces_of, 
 from onceload_jobs.read.board_work import Bundle
 from onceload_jobs.read.checked_parts import ReadPart
 from onceload_jobs.read.new_content import NewContent, leave_out_consumed
-from onceload_jobs.work.row_form import RowForm
-from onceload_jobs.write.writer import ColumnsDiffer
+from onceload_jobs.work.buckets import Buckets
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowForm:
+    """The form in which a worker hands on rows: for COPY, or for another worker."""
+
+    #: The columns of the rows, in the order of COPY.
+    writer: Writer
+    #: As they are, in Arrow's format.
+    as_arrow: bool = False
+    #: For a worker that leaves out repeats.
+    buckets: Buckets | None = None
+
+    def write(self, into: BlockWriter, rows: pa.Table, added: tuple[Column, ...]) -> None:
+        """Write rows with their columns for undeclared fields."""
+        if not rows.num_rows:
+            return
+        for bucket, some in ((0, rows),) if self.buckets is None else self.buckets.split(rows):
+            encoded = (_as_stream(some),) if self.as_arrow else self.writer.adding(added).encoded(some)
+            into.write(encoded, rows=some.num_rows, added=added, bucket=bucket)
+
+
+def _as_stream(rows: pa.Table) -> bytes:
+    """Rows as a stream in Arrow's format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 @dataclass(frozen=True, kw_only=True)

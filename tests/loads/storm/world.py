@@ -52,8 +52,7 @@ from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.findings import Kind as Differing
 from onceload_jobs.verify.verify import verify
 from onceload_jobs.work.read_chunk import Reading
-from onceload_jobs.work.spark.made_rows import MadePieces, made_piece
-from onceload_jobs.work.spark.spark import Spark
+from onceload_jobs.work.spark.spark import MadePieces, Spark, made_piece
 from onceload_jobs.work.spark.transform import as_declared, for_spark, with_output
 from tests.loads.storm import laws
 from tests.loads.storm.aside import Aside
@@ -777,7 +776,7 @@ class Tasks:
             batches = (batch for table in tables for batch in table.to_batches())
             one = made_piece(job, reading.form.writer, reading.folder, batches)
             made += [replace(one, number=-1 - len(made))] if one.rows else []
-        return MadePieces(job=job, folder=reading.folder, read=read, made=made)
+        return MadePieces(folder=reading.folder, read=read, made=made)
 
     def _made(self, job: Job, rows: pa.Table) -> pa.Table:
         rows = for_spark(rows, job.columns)

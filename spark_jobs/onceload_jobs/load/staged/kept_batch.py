@@ -19,7 +19,6 @@ from onceload_core.errors import (
     ExitCode,
     NeedsAPerson,
     OnceloadError,
-    SettingRefused,
     WrongUse,
 )
 from onceload_core.names import Batch, Position
@@ -32,17 +31,16 @@ from onceload_core.replay import Run
 from onceload_jobs.batch.job import Job, with_lineage_of
 from onceload_jobs.batch.piece import Piece
 from onceload_jobs.batch.stage import PublishInput, Stage, StageLost, drop_stage, publish_input_of
-from onceload_jobs.load.load import snapshot_if_due
-from onceload_jobs.load.phases import Phase, Stopwatch
+from onceload_jobs.load.load import refuse_direct, snapshot_if_due
 from onceload_jobs.load.recorded import recorded
-from onceload_jobs.load.report import Report, report_of
+from onceload_jobs.load.report import Phase, Report, Stopwatch, report_of
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.overtaking import goes_on
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.table_road import publish
 from onceload_jobs.quality.audit import audit_stage, check
-from onceload_jobs.work.session import renewed
+from onceload_jobs.work.progress import repeated
 from onceload_jobs.write.codec import OtherRelease
 from onceload_jobs.write.writer import ColumnsDiffer
 
@@ -198,10 +196,7 @@ def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool
 @contextmanager
 def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: str) -> Iterator[Engine]:
     check_own_name("batch", batch)
-    if declared.is_direct:
-        found = f"{declared.name}, which commits each chunk as it is loaded"
-        expected = f"a pipeline with publish: staged (for this one, run `onceload load {PIPELINE_FILE}`)"
-        raise SettingRefused(doing, found, expected)
+    refuse_direct(declared, doing=doing)
     engine = connect(settings.ledger)
     try:
         with translated(pipeline=declared.name, doing=f"{doing} batch {batch}"):
@@ -226,24 +221,27 @@ def _locked(
         try:
             with _opened(engine, declared, settings, kept, batch=batch, run=run) as opened:
                 yield opened
-        except StageLost as lost:
+        except (StageLost, OtherRelease, ColumnsDiffer, AlreadyConsumed) as error:
+            found_now = _why_not_publishable(declared, error)
+            if found_now is None:
+                raise
             # It can no longer be published, so release its files.
             batches.give_up(kept)
-            raise NothingKept(
-                declared.name, batch, "its stage is empty, because the server crashed or a standby took over"
-            ) from lost
-        except OtherRelease as other:
-            batches.give_up(kept)
-            raise NothingKept(declared.name, batch, "another release of Onceload staged it") from other
-        except ColumnsDiffer as differing:
-            batches.give_up(kept)
-            raise NothingKept(declared.name, batch, str(differing)) from differing
-        except AlreadyConsumed as overtaken:
-            if declared.producer is None and declared.message_id is None:
-                raise
-            batches.give_up(kept)
-            found_now = "another load has loaded some of its records since it was staged"
-            raise NothingKept(declared.name, batch, found_now) from overtaken
+            raise NothingKept(declared.name, batch, found_now) from error
+
+
+def _why_not_publishable(declared: Declared, error: Exception) -> str | None:
+    match error:
+        case StageLost():
+            return "its stage is empty, because the server crashed or a standby took over"
+        case OtherRelease():
+            return "another release of Onceload staged it"
+        case AlreadyConsumed() if declared.producer is not None or declared.message_id is not None:
+            return "another load has loaded some of its records since it was staged"
+        case ColumnsDiffer():
+            return str(error)
+        case _:
+            return None
 
 
 @contextmanager
@@ -258,7 +256,7 @@ def _opened(
     keep_on = partial(batches.keep, kept.claim, stage=kept.stage)
     # Other loads of the same files wait until this is released.
     keep_on()
-    with renewed(keep_on, every_s=STAGE_KEPT_S / _RENEWALS):
+    with repeated(keep_on, every_s=STAGE_KEPT_S / _RENEWALS):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
         publish_input, pieces = publish_input_of(engine, declared.name, stage)
         declared = with_lineage_of(declared, has_lineage=publish_input.has_lineage)

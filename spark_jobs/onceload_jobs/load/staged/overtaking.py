@@ -6,7 +6,6 @@ this, it leaves the file out. If only reading finds it, the batch leaves it out 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import groupby
 
 from onceload_core.names import ProducerId
@@ -22,25 +21,6 @@ from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Source
 from onceload_jobs.plan.waiting_files import waits_for
-from onceload_jobs.read.board_work import Bundle
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overtaking:
-    """Chunks of a batch that follow one that was not read completely."""
-
-    chunks: frozenset[Chunk]
-    #: The waiting files, each with the file that it waits for; that file has its own notes.
-    waiting: Mapping[str, str]
-    #: Files whose last line counted as sealed, but continues.
-    gone_on: Sequence[str] = ()
-
-    def notes(self, declared: Declared) -> Iterator[Note]:
-        """Why these files wait."""
-        yield from (Note(name=name, reason=_GOES_ON) for name in self.gone_on)
-        for name, other in sorted(self.waiting.items()):
-            yield waits_for(declared, name, other)
-
 
 _GOES_ON = (
     "it grew after it was read, in a last line that counted as sealed (source.sealed). The part with that line is not "
@@ -49,15 +29,18 @@ _GOES_ON = (
 
 
 def overtaking(
-    declared: Declared, bundles: Sequence[Bundle], pieces: Sequence[Piece], *, noted: Set[str]
-) -> Overtaking | None:
-    """The chunks that would overtake another one; `noted` names files that were not read completely."""
-    in_order = sorted((chunk for chunks in bundles for chunk in chunks), key=_place)
+    declared: Declared, chunks: Sequence[Chunk], pieces: Sequence[Piece], *, noted: Set[str]
+) -> tuple[Set[Chunk], list[Note]]:
+    """The chunks that would overtake another one, and why; `noted` names files that were not read completely."""
+    if not (declared.is_ordered_across_files or declared.is_merge_of_files or any(each.sealed for each in chunks)):
+        return set(), []
+    in_order = sorted(chunks, key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
     read = {advance.producer_id: advance for advance in advances_of(pieces)}
     ends = {chunk: _sealed_end(chunk, read, declared.source) for chunk in in_order}
     gone_on = {chunk for chunk, end in ends.items() if end is not None and goes_on(end, declared.source)}
     noted = noted | {chunk.name for chunk in gone_on}
+    #: The waiting files, each with the file that it waits for; that file has its own notes.
     behind, waiting = set(gone_on), dict[str, str]()
     for line in _lines(declared, in_order):
         # The unread part of a noted file may be after everything that was planned of it.
@@ -69,8 +52,12 @@ def overtaking(
             late = [chunk for chunk in line if _place(chunk) > _place(first)]
             behind.update(late)
             waiting |= {chunk.name: first.name for chunk in late if chunk.name != first.name}
-    names = sorted({chunk.name for chunk in gone_on})
-    return Overtaking(chunks=frozenset(behind), waiting=waiting, gone_on=names) if behind else None
+    notes = [Note(name=name, reason=_GOES_ON) for name in sorted({chunk.name for chunk in gone_on})]
+    return behind, notes + [waits_for(declared, name, other) for name, other in sorted(waiting.items())]
+
+
+def _place(chunk: Chunk) -> tuple[str, int]:
+    return chunk.name, chunk.first
 
 
 def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[Chunk]]:
@@ -79,16 +66,8 @@ def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[C
         return [in_order]
     if declared.is_merge_of_files:
         # The last record of a key wins, and only the position in the file shows which one is last.
-        return [tuple(line) for _, line in groupby(in_order, key=_file)]
+        return [tuple(line) for _, line in groupby(in_order, key=lambda chunk: chunk.name)]
     return []
-
-
-def _file(chunk: Chunk) -> str:
-    return chunk.name
-
-
-def _place(chunk: Chunk) -> tuple[str, int]:
-    return chunk.name, chunk.first
 
 
 def _is_read_to_end(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
@@ -108,10 +87,10 @@ def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     return not planned or (advance is not None and advance.spans.covers(planned))
 
 
-def sealed_ends(source: Source, bundles: Sequence[Bundle], pieces: Sequence[Piece]) -> Iterator[SealedEnd]:
+def sealed_ends(source: Source, chunks: Sequence[Chunk], pieces: Sequence[Piece]) -> Iterator[SealedEnd]:
     """The ends of files whose last line counts as sealed, to be checked when the batch is published."""
     read = {advance.producer_id: advance for advance in advances_of(pieces)}
-    ends = (_sealed_end(chunk, read, source) for chunks in bundles for chunk in chunks)
+    ends = (_sealed_end(chunk, read, source) for chunk in chunks)
     yield from (end for end in ends if end is not None)
 
 

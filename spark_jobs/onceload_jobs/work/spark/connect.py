@@ -1,19 +1,22 @@
 """A session of a Spark Connect server, which all loads of its users share: their workers stay, and answer at once."""
 
 import os
+import platform
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from typing import cast
 from uuid import NAMESPACE_URL, uuid5
 
+import pyarrow as pa
 from pyspark.sql import SparkSession as Session
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from onceload_jobs.executor.spark import SPARK_ERRORS, message_of
 from onceload_jobs.work.failures import SparkUnreachable
-from onceload_jobs.work.spark.messages import SPARK_ERRORS, message_of
 from onceload_jobs.work.spark.spark import Spark
 
 _SETTINGS = {"spark.sql.session.timeZone": "UTC"}
@@ -21,6 +24,8 @@ _SETTINGS = {"spark.sql.session.timeZone": "UTC"}
 _ASKS_AGAIN = DefaultPolicy(max_retries=5, initial_backoff=100, backoff_multiplier=2.5, max_backoff=5000)
 #: A session that the server has closed, because no load used it for long, cannot be opened again under its id.
 _CLOSED = "SESSION_CLOSED"
+# Otherwise it writes about forks.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 @contextmanager
@@ -38,10 +43,6 @@ def connected(pipeline: str, address: str, *, batch: str) -> Iterator[Spark]:
     yield Spark(cast("Session", session), pipeline, batch=batch)
 
 
-# Otherwise it writes about forks.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-
-
 def _session(address: str, number: int) -> ConnectSession:
     session_id = uuid5(NAMESPACE_URL, f"onceload session {number}")
     base = address if "/;" in address else f"{address.removesuffix('/')}/"
@@ -56,3 +57,24 @@ def _session(address: str, number: int) -> ConnectSession:
 def without_secrets(address: str) -> str:
     """The server's address as a message shows it."""
     return address.partition(";")[0].removesuffix("/")
+
+
+def worker_of(address: str) -> tuple[str, str]:
+    """The versions of Python and of Onceload that run the tasks of a server; an error of Spark if none can."""
+    with connected("doctor", address, batch="") as spark:
+        row = spark.session.range(1).mapInArrow(_versions, "python string, onceload string").collect()[0]
+    return row.python, row.onceload
+
+
+def own_versions() -> tuple[str, str]:
+    """The versions of this process."""
+    found = ""
+    with suppress(PackageNotFoundError):
+        found = version("onceload")
+    return platform.python_version(), found
+
+
+def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        python, onceload = own_versions()
+        yield pa.record_batch([pa.array([python]), pa.array([onceload])], names=["python", "onceload"])

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.daemon import manager
 
+import onceload_jobs.work.session
 import onceload_jobs.work.spark.spark  # noqa: F401 - for the workers.
 
 if __name__ == "__main__":

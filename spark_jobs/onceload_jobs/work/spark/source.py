@@ -30,10 +30,8 @@ from onceload_jobs.plan.bundles import bundles_of
 from onceload_jobs.plan.to_read import FileToRead
 from onceload_jobs.read.board_work import Bundle
 from onceload_jobs.work.failures import QueryOutdated
-from onceload_jobs.work.read_chunk import Part, Reading, blocks_of
-from onceload_jobs.work.row_form import RowForm
-from onceload_jobs.work.spark.made_rows import BATCH_ROWS
-from onceload_jobs.work.spark.transform import for_spark, spark_schema
+from onceload_jobs.work.read_chunk import Part, Reading, RowForm, blocks_of
+from onceload_jobs.work.spark.transform import BATCH_ROWS, for_spark, spark_schema
 from onceload_jobs.write.writer import Writer
 
 #: The column with the name of the file; an id is known only once a load has registered the file.

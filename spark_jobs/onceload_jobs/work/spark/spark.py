@@ -1,14 +1,19 @@
-"""Spark, by the DataFrame API: what tasks read and write never crosses into the JVM, but for the rows of transforms."""
+"""Spark, by the DataFrame API: what tasks read and write never crosses into the JVM, but for the rows of transforms.
+
+The records of a transform are proven already: how often Spark SQL reads them does not matter.
+"""
 
 import pickle
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from secrets import token_hex
+from typing import NoReturn
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -16,16 +21,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_jobs.batch.folders import NO_FOLDER
 from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.batch.piece import Piece
-from onceload_jobs.batch.stage_folder import StageFolder
-from onceload_jobs.executor.spark import SparkExecutor
+from onceload_jobs.batch.piece import Block, MadeOf, Piece, PieceGone, Refused
+from onceload_jobs.batch.stage_folder import BlockWriter, StageFolder, content_of, written_once
+from onceload_jobs.executor.spark import SPARK_ERRORS, SparkExecutor, message_of, sql_state_of
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.work.failures import TasksFailed
 from onceload_jobs.work.read_chunk import Reading
-from onceload_jobs.work.spark.made_rows import MadePieces, made_piece, records
-from onceload_jobs.work.spark.messages import SPARK_ERRORS, message_of, sql_state_of
-from onceload_jobs.work.spark.transform import spark_schema, with_output
+from onceload_jobs.work.spark.transform import BATCH_ROWS, as_declared, for_spark, spark_schema, with_output
+from onceload_jobs.write.binary_copy import encoded
 from onceload_jobs.write.find_refused import ROW_REFUSED
-from onceload_jobs.write.writer import Writer
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 #: As long as a job gets as many tasks as Spark runs at once, by default.
 _MANY = 2**20
@@ -34,6 +39,8 @@ _QUERY = """WITH records AS (SELECT * FROM {view}) SELECT * FROM (
 {sql}
 ) AS made"""
 
+#: How much of the made rows is written at once.
+_GATHERED_BYTES = 16 * 2**20
 _LINE = re.compile(r"\(line (\d+),")
 
 
@@ -55,7 +62,7 @@ class Spark(SparkExecutor):
         with self._in_our_words():
             return self._session.range(_MANY).selectExpr("spark_partition_id()").distinct().count()
 
-    def transform(self, job: Job, reading: Reading, read: Sequence[Piece]) -> MadePieces:
+    def transform(self, job: Job, reading: Reading, read: Sequence[Piece]) -> "MadePieces":
         """The rows that a transform makes of all records that were read."""
         make = partial(_make, job, reading.form.writer, reading.folder)
         with self._in_our_words(), self._transformed(job, reading.folder, read) as made:
@@ -64,7 +71,7 @@ class Spark(SparkExecutor):
         if failed:
             raise failed[0]
         numbered = [replace(piece, number=-1 - number) for number, piece in enumerate(pieces)]
-        return MadePieces(job=job, folder=reading.folder, read=read, made=numbered)
+        return MadePieces(folder=reading.folder, read=read, made=numbered)
 
     def writing(self, job: Job) -> Job:
         """The job, with the columns that its transform makes."""
@@ -108,9 +115,6 @@ class Spark(SparkExecutor):
                 raise TransformRefused(self._pipeline, message_of(error)) from error
             raise TasksFailed(self._pipeline, self.why(error)) from error
 
-    def why(self, error: Exception) -> str:
-        return f"Spark did not run all tasks: {message_of(error)}"
-
 
 def _of_query(message: str) -> str:
     """The same message with the line in the query, which begins on the second line of what Spark was asked."""
@@ -125,3 +129,90 @@ def _make(job: Job, writer: Writer, folder: StageFolder, batches: Iterator[pa.Re
         # A retry would meet it too.
         made = error
     yield pa.record_batch([pa.array([pickle.dumps(made)], pa.binary())], names=["piece"])
+
+
+def records(
+    job: Job, folder: StageFolder, pieces: Sequence[Piece], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """In a task of Spark: the records of the pieces with these numbers."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for block in pieces[number].blocks:
+                stream = b"".join(content_of(folder, pieces[number], block))
+                rows = pa.ipc.open_stream(stream).read_all()
+                yield from for_spark(rows, job.columns).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def made_piece(job: Job, writer: Writer, folder: StageFolder, batches: Iterator[pa.RecordBatch]) -> Piece:
+    """In a task of Spark: the rows of one partition, in a file of their own."""
+    return written_once(folder, partial(_made_piece, job, writer, batches))
+
+
+def _made_piece(job: Job, writer: Writer, batches: Iterator[pa.RecordBatch], into: BlockWriter) -> Piece:
+    made_of: list[MadeOf] = []
+    for table in _gathered(batches):
+        rows = as_declared(table, job)
+        into.write(encoded(rows, writer.columns, names=writer.names), rows=rows.num_rows)
+        made_of += _made_of(rows)
+    count = sum(block.rows for block in into.blocks)
+    return Piece(number=-1, rows=count, file=into.file, blocks=tuple(into.blocks), made_of=tuple(made_of))
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Combine batches up to the size of a block, because Spark sends few rows at a time."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(each.nbytes for each in held) >= _GATHERED_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if any(each.num_rows for each in held):
+        yield pa.Table.from_batches(held)
+
+
+def _made_of(table: pa.Table) -> Iterator[MadeOf]:
+    if {PRODUCER_ID, SEQUENCE} <= set(table.column_names):
+        named = table.filter(pc.field(PRODUCER_ID).is_valid())
+        by_record = named.group_by([PRODUCER_ID, SEQUENCE]).aggregate([([], "count_all")])
+        counts = [("count_all", "sum"), (SEQUENCE, "count"), (SEQUENCE, "min"), (SEQUENCE, "max")]
+        for each in by_record.group_by(PRODUCER_ID).aggregate(counts).to_pylist():
+            yield MadeOf(
+                producer_id=each[PRODUCER_ID],
+                rows=each["count_all_sum"],
+                records=each[f"{SEQUENCE}_count"],
+                first=each[f"{SEQUENCE}_min"] or 0,
+                last=each[f"{SEQUENCE}_max"] or 0,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadePieces:
+    """The pieces that were read, and the rows that Spark SQL made of them."""
+
+    folder: StageFolder
+    read: Sequence[Piece]
+    made: Sequence[Piece]
+
+    def each(self) -> Iterator[Piece]:
+        yield from (piece.proof for piece in self.read)
+        yield from self.made
+
+    def content(self, piece: Piece, block: Block) -> Iterator[bytes]:
+        return content_of(self.folder, piece, block)
+
+    def again(self, piece: Piece) -> Piece:
+        del piece
+        raise PieceGone
+
+    def of_types(self, piece: Piece, differing: ColumnsDiffer) -> NoReturn:
+        del piece
+        raise differing
+
+    def without(self, piece: Piece, refused: Refused) -> NoReturn:
+        del piece, refused
+        raise NotImplementedError
+
+    def rows(self, piece: Piece) -> Iterator[tuple[pa.Table, tuple[()]]]:
+        """Without raw bytes, no single row can be quarantined."""
+        del piece
+        return iter(())

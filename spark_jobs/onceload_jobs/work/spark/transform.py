@@ -24,6 +24,8 @@ from onceload_jobs.pipeline.columns import (
     arrow_type,
 )
 
+#: How many rows Spark gets at a time.
+BATCH_ROWS = 65_536
 _TEXTS = {Kind.UUID, Kind.TIME}
 
 
