@@ -17,10 +17,10 @@ from onceload_core.postgres.connection import translated
 from onceload_jobs.batch.job import Job, engine_of
 from onceload_jobs.batch.piece import FILE, PLACE, Block, BlockLost, Piece, PieceGone, Refused, places_of
 from onceload_jobs.batch.stage_folder import BlockWriter, StageFolder, content_of
-from onceload_jobs.executor.executor import Died, Executor, Failed, Failure, Raised, map_all
+from onceload_jobs.executor.executor import Executor, Failed, Failure, map_all
 from onceload_jobs.formats.records import Indices, Mask
 from onceload_jobs.pipeline.columns import Column
-from onceload_jobs.work.failures import TasksFailed, ends_all, reason_of
+from onceload_jobs.work.failures import TasksFailed, ends_all, why_failed
 from onceload_jobs.work.parts import BatchPieces
 from onceload_jobs.work.read_chunk import RowForm
 from onceload_jobs.write.patience import until_answered
@@ -157,7 +157,8 @@ class NewPieces:
         try:
             for _, result in map_all(self.executor, dedup, buckets, next_try=_next_try, ends_all=_ends_all):
                 if isinstance(result, Failed):
-                    raise TasksFailed(self.task.job.declared.name, _why(result.failures[-1]))
+                    why = why_failed(result.failures[-1], doing="looked for new records")
+                    raise TasksFailed(self.task.job.declared.name, why)
                 yield result
         except BlockLost:
             self.read_again()
@@ -210,11 +211,3 @@ def _next_try(bucket: Bucket, failures: Sequence[Failure]) -> Sequence[Bucket]:
 def _ends_all(error: Exception) -> bool:
     # Lost rows stay lost.
     return isinstance(error, BlockLost) or ends_all(error)
-
-
-def _why(failure: Failure) -> str:
-    match failure:
-        case Died(reason):
-            return f"while it looked for new records, {reason}"
-        case Raised(error):
-            return reason_of(error)

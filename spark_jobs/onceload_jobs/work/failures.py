@@ -9,6 +9,7 @@ from onceload_core.pause import PipelinePaused
 from onceload_core.postgres.connection import first_line
 from onceload_jobs.batch.stage import StageLost
 from onceload_jobs.batch.stage_folder import NoRoom
+from onceload_jobs.executor.executor import Died, Failure
 
 #: How often a task may fail by no fault of a delivery. A delivery that kills its worker uses up its own tries as well.
 FAILURES_MAX = 4
@@ -84,3 +85,8 @@ def reason_of(error: Exception) -> str:
         return str(error)
     message = first_line(error) if isinstance(error, DBAPIError) else str(error)
     return f"{type(error).__name__}: {message}"
+
+
+def why_failed(failure: Failure, *, doing: str) -> str:
+    """Why a task failed, or that its process died while it was doing this."""
+    return f"while it {doing}, {failure.reason}" if isinstance(failure, Died) else reason_of(failure.error)

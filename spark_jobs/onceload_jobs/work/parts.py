@@ -12,14 +12,13 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from onceload_core.errors import OnceloadError
 from onceload_jobs.batch.piece import Block, Piece, PieceGone, Refused
 from onceload_jobs.batch.stage_folder import RowsLost, content_of
-from onceload_jobs.executor.executor import Died, Executor, Failed, Failure, Raised, map_all
+from onceload_jobs.executor.executor import Executor, Failed, Failure, map_all
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.read.board_work import Bundle
-from onceload_jobs.work.failures import ends_all, reason_of
+from onceload_jobs.work.failures import ends_all, why_failed
 from onceload_jobs.work.read_chunk import Part, Reading, read_chunk, rows_of
 from onceload_jobs.write.writer import ColumnsDiffer
 
@@ -72,7 +71,7 @@ class Parts:
             if isinstance(result, Failed):
                 del self._parts[part.number]
                 (chunk,) = part.chunks
-                reasons = tuple(_why(chunk, each) for each in result.failures)
+                reasons = tuple(why_failed(each, doing=f"read {chunk.name!r}") for each in result.failures)
                 self._culprits.append(Culprit(chunk=chunk, reasons=reasons))
             else:
                 yield part, result
@@ -90,16 +89,6 @@ class Parts:
     def _as_try(self, part: Part, *, number: int) -> Part:
         is_last = number >= self._tries_max and len(part.chunks) == 1
         return replace(part, is_last_try=is_last, is_redelivered=number > 1)
-
-
-def _why(chunk: Chunk, failure: Failure) -> str:
-    match failure:
-        case Died(reason):
-            return f"while it read {chunk.name!r}, {reason}"
-        case Raised(OnceloadError() as error):
-            return str(error)
-        case Raised(error):
-            return reason_of(error)
 
 
 class BatchPieces(Parts):
