@@ -27,7 +27,7 @@ import pyarrow.json as pj
 from bench.events import COLUMNS, DDL
 from onceload_jobs.formats.lines import positions_of
 from onceload_jobs.pipeline.columns import arrow_schema, parse_column
-from onceload_jobs.read.cuts import cuts
+from onceload_jobs.read.parts import cuts
 from onceload_jobs.write.binary_copy import Reader
 
 _PROCESSES = 2

@@ -17,7 +17,7 @@ from bench.events import COLUMNS, DDL
 from bench.measured import check_equal
 from onceload.embedded import binaries
 from onceload_jobs.pipeline.columns import arrow_schema, parse_column
-from onceload_jobs.read.cuts import cuts
+from onceload_jobs.read.parts import cuts
 
 #: From Debian's package libpostgresql-jdbc-java; nothing but this comparison needs it.
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")

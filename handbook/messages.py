@@ -45,7 +45,7 @@ KINDS = (
             "ValueRefused": (0, ""),
             "RecordRefused": (0, "reason"),
             "_refused": (2, "why"),
-            "BadRecord": (3, "reason"),
+            "QuarantinedRecord": (3, "reason"),
         },
         below="onceload_jobs.formats.",
     ),

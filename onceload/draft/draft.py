@@ -21,9 +21,10 @@ from onceload.pipeline_file import parse_text
 from onceload.terminal import counted
 from onceload.yaml_nodes import cut
 from onceload_core.names import ProducerId
+from onceload_core.ports import QuarantinedRecord
 from onceload_core.postgres.quarantine import kind_of
 from onceload_jobs.formats.chunks import Chunk, FileRefused
-from onceload_jobs.formats.records import BadRecord, Records
+from onceload_jobs.formats.records import Records
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.read.checked_parts import ReadPart
 from onceload_jobs.read.rows import read_records
@@ -136,7 +137,7 @@ def _reasons(records: Records, files: Sequence[Sampled], *, is_of_rows: bool) ->
     """Why records of the sample are bad, the most frequent reason first."""
     kinds = Counter(kind_of(bad.reason) for bad in records.bad)
     for kind, count in kinds.most_common(_REASONS_MAX):
-        example: BadRecord = next(bad for bad in records.bad if kind_of(bad.reason) == kind)
+        example: QuarantinedRecord = next(bad for bad in records.bad if kind_of(bad.reason) == kind)
         file = files[example.producer_id]
         # A row in the sample of a Parquet file has another number than in the file; an array has no bytes as numbers.
         where = "" if is_of_rows else _place(file, example.sequence_id)

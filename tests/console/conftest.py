@@ -17,7 +17,7 @@ from onceload.console.standalone import TokenAccess, make_standalone_app
 from onceload.settings import Settings
 from onceload_core.errors import ExitCode
 from onceload_core.postgres import LedgerSettings, connect
-from onceload_jobs.read import blocks as loading
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.read.checked_parts import read_parts
 from tests.servers import execute, temporary_database
 from tests.waiting import until

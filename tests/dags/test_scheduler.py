@@ -24,7 +24,7 @@ from playwright.sync_api import Page
 from onceload import cli, stack
 from onceload.airflow_api import AirflowApi
 from onceload_core.errors import ExitCode, SettingRefused
-from onceload_jobs.read import blocks as loading
+from onceload_jobs.read import new_content as loading
 from tests.console.browser import CHROMIUM, Watched, chromium, follow
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of

@@ -27,10 +27,9 @@ from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.declared import Publish, QuarantineLimit
-from onceload_jobs.read import blocks as loading
-from onceload_jobs.read.added_columns import read_adding
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.read.checked_parts import read_parts
-from onceload_jobs.read.rows import read_records
+from onceload_jobs.read.rows import read_adding, read_records
 from onceload_jobs.work.session import work
 from tests.loads.conftest import Loads, line
 

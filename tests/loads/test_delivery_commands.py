@@ -15,7 +15,7 @@ from onceload_core.names import Batch, SessionName
 from onceload_core.postgres.deliveries import PostgresDeliveries
 from onceload_core.postgres.offers import Offer
 from onceload_core.spans import SpanSet
-from onceload_jobs.read import blocks as loading
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.read.checked_parts import read_parts
 from tests.loads.conftest import line
 from tests.waiting import PATIENCE_S, until

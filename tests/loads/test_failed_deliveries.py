@@ -13,10 +13,9 @@ from onceload_core.names import DeliveryId
 from onceload_core.postgres.by_hand import abandon, describe, list_deliveries, redrive
 from onceload_jobs.batch.job import BatchIncomplete
 from onceload_jobs.pipeline.declared import Write
-from onceload_jobs.read import blocks as loading
-from onceload_jobs.read.added_columns import read_adding
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.read.checked_parts import read_parts
-from onceload_jobs.read.rows import read_records
+from onceload_jobs.read.rows import read_adding, read_records
 from onceload_jobs.work import load_delivery
 from onceload_jobs.work import session as work
 from tests.loads.conftest import line

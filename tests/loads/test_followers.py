@@ -11,7 +11,7 @@ from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.consume import consume
 from onceload_jobs.load.report import Report
-from onceload_jobs.read import blocks as loading
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.work import session as work
 from onceload_jobs.work.load_delivery import load_delivery

@@ -28,7 +28,7 @@ from onceload_jobs.pipeline.declared import (
     UnknownFields,
     Write,
 )
-from onceload_jobs.read.limits import NOTHING_GOOD_MIN
+from onceload_jobs.read.bad_records import NOTHING_GOOD_MIN
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
@@ -146,8 +146,8 @@ def test_files_of_one_record_each_are_judged_together(loads):
 
 
 def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypatch):
-    from onceload_jobs.read import blocks as loading
-    from onceload_jobs.read.added_columns import read_adding
+    from onceload_jobs.read import new_content as loading
+    from onceload_jobs.read.rows import read_adding
 
     reads: list[int] = []
 

@@ -24,7 +24,7 @@ from onceload_jobs.load.others import OtherLoads
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import new_batch
 from onceload_jobs.pipeline.declared import Identity, Publish
-from onceload_jobs.read import blocks as loading
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.work import session as work
 from onceload_jobs.work.load_delivery import load_delivery
 from tests.loads.conftest import InThisProcess, line

@@ -149,7 +149,7 @@ def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iter
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.read.blocks.read_parts", reading)
+        patched.setattr("onceload_jobs.read.new_content.read_parts", reading)
         yield patched
 
 
@@ -192,7 +192,7 @@ def test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing(of_devi
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.read.blocks.read_parts", fails)
+        patched.setattr("onceload_jobs.read.new_content.read_parts", fails)
         with pytest.raises(BatchIncomplete, match="no memory"):
             of_devices.load()
     before = of_devices.ask("SELECT count(*) FROM onceload.ledger")

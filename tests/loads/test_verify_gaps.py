@@ -11,7 +11,7 @@ from onceload_core.delivery import Mode
 from onceload_core.errors import ExitCode
 from onceload_core.postgres.by_hand import abandon
 from onceload_jobs.pipeline.declared import Identity, Publish
-from onceload_jobs.read import blocks as loading
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.findings import Kind

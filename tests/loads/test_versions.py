@@ -38,7 +38,7 @@ from onceload_jobs.pipeline.declared import (
 )
 from onceload_jobs.plan.choice import Choice
 from onceload_jobs.plan.plan import make_plan
-from onceload_jobs.read import blocks
+from onceload_jobs.read import new_content as loading
 from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
@@ -169,7 +169,7 @@ def test_a_batch_that_was_staged_before_the_path_was_edited_is_not_published(loa
 def test_a_dead_letter_of_before_an_edit_is_planned_again_and_not_redelivered(loads):
     loads.write("day/a.jsonl", lines(1, 2))
     rules = Rules(deliveries_max=1)
-    with patch.object(blocks, "read_parts", side_effect=ValueError("poison")):
+    with patch.object(loading, "read_parts", side_effect=ValueError("poison")):
         load_now(loads, below(loads, "day/*.jsonl", delivery=rules))
     ((dead,),) = loads.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
 

@@ -772,7 +772,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a cut before a newline instead of behind it",
-        file="spark_jobs/onceload_jobs/read/cuts.py",
+        file="spark_jobs/onceload_jobs/read/parts.py",
         correct="            yield edge, newline + 1\n            edge = newline + 1\n",
         wrong="            yield edge, newline\n            edge = newline\n",
         tests=("tests/unit/files/test_pieces.py::test_offsets_stay_right_in_files_of_any_size",),
@@ -780,8 +780,8 @@ LOAD_BUGS = (
     Bug(
         name="the rest of a record that took effect is read as a record",
         file="spark_jobs/onceload_jobs/plan/bundles.py",
-        correct='    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\\n":\n',
-        wrong="    if True:\n",
+        correct='    if begins and read_at(chunk.url, offset=begins - 1, size=1) != b"\\n":\n',
+        wrong="    if False:\n",
         tests=(f"{OF_LOADS}::test_every_cut_of_a_prefix_that_took_effect_is_left_out",),
     ),
     Bug(
@@ -1462,7 +1462,7 @@ BOARD_BUGS = (
     ),
     Bug(
         name="files of a delivery that killed its worker are committed together",
-        file="spark_jobs/onceload_jobs/read/blocks.py",
+        file="spark_jobs/onceload_jobs/read/new_content.py",
         correct=(
             "            if held:\n                yield held, False\n"
             "                held, held_bytes = [], 0\n            on_chunk("
@@ -2597,8 +2597,8 @@ FILE_BUGS = (
     ),
     Bug(
         name="records that are all bad are consumed piece by piece without a word",
-        file="spark_jobs/onceload_jobs/read/limits.py",
-        correct="    if sum(bad.values()) < NOTHING_GOOD_MIN:\n",
+        file="spark_jobs/onceload_jobs/read/bad_records.py",
+        correct="    if is_judged or sum(bad.values()) < NOTHING_GOOD_MIN:\n",
         wrong="    if True:\n",
         tests=(OF_NOTHING_GOOD,),
     ),
@@ -2612,7 +2612,7 @@ FILE_BUGS = (
     Bug(
         name="a sealed last line of a packed file is taken though it goes on",
         file="spark_jobs/onceload_jobs/read/checked_parts.py",
-        correct="    if held:\n        check_tail(chunk, held[0])\n",
+        correct="    if held:\n        check_tail(chunk, held.part)\n",
         wrong="",
         tests=(GOES_ON,),
     ),
@@ -2914,21 +2914,21 @@ DIRTY_BUGS = (
 QUARANTINE_BUGS = (
     Bug(
         name="a file of which every record is bad is consumed without a word",
-        file="spark_jobs/onceload_jobs/read/limits.py",
+        file="spark_jobs/onceload_jobs/read/bad_records.py",
         correct="    if len(records.bad) < NOTHING_GOOD_MIN:",
         wrong="    if records.bad:",
         tests=(f"{OF_NOTHING_GOOD}::test_a_file_without_a_good_record_is_refused_and_the_others_load",),
     ),
     Bug(
         name="many files of one bad record each are consumed without a word",
-        file="spark_jobs/onceload_jobs/read/limits.py",
+        file="spark_jobs/onceload_jobs/read/bad_records.py",
         correct="least = NOTHING_GOOD_MIN if good else 1",
         wrong="least = NOTHING_GOOD_MIN",
         tests=(f"{OF_NOTHING_GOOD}::test_files_of_one_record_each_are_judged_together",),
     ),
     Bug(
         name="a packed file goes on behind a piece that was refused",
-        file="spark_jobs/onceload_jobs/read/blocks.py",
+        file="spark_jobs/onceload_jobs/read/new_content.py",
         correct="            refused.update(names)",
         wrong="            refused = refused | names.keys()",
         tests=("tests/loads/test_nothing_good.py::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
@@ -3580,7 +3580,7 @@ OF_IGNORED_FIELDS = "tests/loads/test_ignored_fields.py"
 IGNORED_FIELD_BUGS = (
     Bug(
         name="fields that are ignored are not reported",
-        file="spark_jobs/onceload_jobs/read/blocks.py",
+        file="spark_jobs/onceload_jobs/read/new_content.py",
         correct="    if records.ignored.fields:\n",
         wrong="    if False:\n",
         tests=("tests/loads/test_ignored_fields.py::test_a_report_counts_and_names_the_fields_that_are_not_loaded",),
@@ -4962,7 +4962,7 @@ BUGS = (
     ),
     Bug(
         name="a record of a JSON array that the server refused is kept as its columns",
-        file="spark_jobs/onceload_jobs/read/bad_rows.py",
+        file="spark_jobs/onceload_jobs/read/bad_records.py",
         correct="        for part in self._arrays:\n",
         wrong="        for part in self._arrays[:0]:\n",
         tests=(f"{OF_STORED}::test_a_record_of_a_json_array_that_the_server_refused_is_retried_as_the_file_has_it",),

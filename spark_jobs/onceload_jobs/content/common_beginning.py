@@ -14,13 +14,12 @@ from onceload_jobs.files.fingerprints import Fingerprint, StreamMarks
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import open_stream
 from onceload_jobs.formats.chunks import Chunk
-from onceload_jobs.formats.csv.header import read_header
 from onceload_jobs.pipeline.columns import SEQUENCE
-from onceload_jobs.pipeline.declared import Declared, Format, Source
+from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.read.checked_parts import read_parts
-from onceload_jobs.read.cuts import complete_end
 from onceload_jobs.read.digests import Digests
-from onceload_jobs.read.rows import read_records
+from onceload_jobs.read.parts import complete_end
+from onceload_jobs.read.rows import header_of, read_records
 
 _READ_BYTES = 2**20
 
@@ -85,7 +84,7 @@ def _starts(declared: Declared, listed: Listed, *, first: int, common: int, is_s
         first=first,
         end=end,
         size=size,
-        header=_header(declared, source, listed),
+        header=header_of(declared, listed.url),
     )
     # An error that prevents reading the rest is reported when the rest is loaded.
     with suppress(OnceloadError):
@@ -97,11 +96,3 @@ def _starts(declared: Declared, listed: Listed, *, first: int, common: int, is_s
             yield from (start for start in found if start <= common)
             if each.part.end <= common:
                 yield each.part.end
-
-
-def _header(declared: Declared, source: Source, listed: Listed) -> tuple[str, ...]:
-    if source.format is not Format.CSV:
-        return ()
-    if not source.csv.header:
-        return declared.column_names
-    return read_header(listed.url, source.csv, sealed=True) or ()

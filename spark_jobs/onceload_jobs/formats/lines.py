@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from onceload_core.ports import QuarantinedRecord
 from onceload_jobs.formats.chunks import KEPT_BYTES, Part
-from onceload_jobs.formats.records import BadRecord, Indices, Mask, Origins, RecordRefused
+from onceload_jobs.formats.records import Indices, Mask, Origins, RecordRefused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +199,9 @@ def _without_blanks(lines: Lines, blanks: bytes) -> Lines:
     return replace(lines, starts=starts, ends=ends)
 
 
-def bad_of_too_long(parts: Sequence[Part]) -> tuple[BadRecord, ...]:
+def bad_of_too_long(parts: Sequence[Part]) -> tuple[QuarantinedRecord, ...]:
     return tuple(
-        BadRecord(
+        QuarantinedRecord(
             producer_id=part.producer_id,
             sequence_id=part.first,
             raw=part.raw.removesuffix(b"\n"),

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from onceload_core.names import ProducerId
+from onceload_core.ports import QuarantinedRecord
 from onceload_jobs.files.notes import Ignored
 from onceload_jobs.pipeline.columns import Column
 
@@ -37,23 +37,12 @@ class Origins:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BadRecord:
-    """A record that cannot be loaded, with its bytes and the reason."""
-
-    producer_id: ProducerId
-    sequence_id: int
-    raw: bytes
-    reason: str
-    column: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Records:
     """All records of some parts; each is either a row or a bad record."""
 
     #: The declared columns in their order and Arrow types, and the two lineage columns.
     rows: pa.Table
-    bad: tuple[BadRecord, ...] = field(default=())
+    bad: tuple[QuarantinedRecord, ...] = field(default=())
     #: Undeclared fields, if the pipeline adds them: declare these, and read again.
     unknown: tuple[Column, ...] = ()
     #: Undeclared fields, if the pipeline ignores them; of JSON lines, those of a sample.

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from onceload_core.names import ProducerId
+from onceload_core.ports import QuarantinedRecord
 from onceload_jobs.formats.casts import CastColumns
-from onceload_jobs.formats.records import BadRecord, Indices, Mask, Origins, RecordRefused, Records, ValueRefused
+from onceload_jobs.formats.records import Indices, Mask, Origins, RecordRefused, Records, ValueRefused
 from onceload_jobs.pipeline.columns import LINEAGE, RESERVED, Column, arrow_schema
 
 #: A group of this size still fits into the processor's cache when it is cast.
@@ -106,15 +107,15 @@ def _read_together(read: ReadMany, indices: Indices, *, of: int, stops: bool = F
 
 def _read_one_by_one(
     origins: Origins, columns: tuple[Column, ...], indices: Indices, read_one: Callable[[int], Sequence[object]]
-) -> tuple[pa.Table, Indices, tuple[BadRecord, ...]]:
-    rows, kept, bad = list[Sequence[object]](), list[int](), list[BadRecord]()
+) -> tuple[pa.Table, Indices, tuple[QuarantinedRecord, ...]]:
+    rows, kept, bad = list[Sequence[object]](), list[int](), list[QuarantinedRecord]()
     for index in indices.tolist():
         try:
             rows.append(read_one(index))
             kept.append(index)
         except RecordRefused as refused:
             bad.append(
-                BadRecord(
+                QuarantinedRecord(
                     producer_id=ProducerId(int(origins.producer_ids[index])),
                     sequence_id=int(origins.sequence_ids[index]),
                     raw=origins.raw(index),

@@ -24,9 +24,9 @@ from onceload_jobs.load.report import Phase, Stopwatch
 from onceload_jobs.load.settings import Engine, LoadSettings, Ran
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.plan.bundles import offers_of
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.postgres_transform import with_made_columns
-from onceload_jobs.read.board_work import offers_of
 from onceload_jobs.work.parts import Culprit
 from onceload_jobs.work.progress import Waiting, Watch
 from onceload_jobs.work.session import BEATS_PER_LEASE

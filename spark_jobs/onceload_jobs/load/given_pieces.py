@@ -31,11 +31,9 @@ from onceload_jobs.formats.parquet.tables import as_parquet, read_given
 from onceload_jobs.formats.records import Indices, Mask, Records
 from onceload_jobs.pipeline.columns import SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
-from onceload_jobs.read.added_columns import read_adding
-from onceload_jobs.read.bad_rows import without_refused
+from onceload_jobs.read.bad_records import check_limit, without_refused
 from onceload_jobs.read.checked_parts import ReadPart
-from onceload_jobs.read.limits import check_limit
-from onceload_jobs.read.new_content import quarantined
+from onceload_jobs.read.rows import read_adding
 from onceload_jobs.write.writer import Writer
 
 
@@ -224,7 +222,7 @@ class GivenPieces(RowsInMemory):
             advances=(advance,),
             rows=rows,
             records=rows,
-            quarantined=quarantined(records.bad),
+            quarantined=records.bad,
             duplicates=waiting.count - records.count,
             blocks=self._holding(records.rows, added),
         )

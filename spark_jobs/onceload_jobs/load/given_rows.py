@@ -36,7 +36,7 @@ from onceload_jobs.pipeline.declared import Declared, UnknownFields
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.batch_road import BatchRoad
 from onceload_jobs.publish.commits import check_pieces
-from onceload_jobs.read.limits import NOTHING_GOOD_MIN
+from onceload_jobs.read.bad_records import NOTHING_GOOD_MIN
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.rights import check_schema
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target

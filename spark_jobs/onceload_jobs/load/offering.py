@@ -18,11 +18,10 @@ from onceload_jobs.content.copies import CopyRecord
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.settings import without_replaced
-from onceload_jobs.plan.bundles import bundles_of
+from onceload_jobs.plan.bundles import Bundle, bundles_of, offers_of, spans_of
 from onceload_jobs.plan.file_state import was_left_open
 from onceload_jobs.plan.plan import Plan, depends_on_others, make_plan
 from onceload_jobs.plan.to_read import FileToRead, oldest_first
-from onceload_jobs.read.board_work import Bundle, offers_of, spans_of
 from onceload_jobs.work.progress import planned_bytes, repeated
 from onceload_jobs.write.patience import until_answered
 

@@ -12,7 +12,7 @@ from onceload_core.postgres import PostgresLedger
 from onceload_jobs.files.notes import Ignored, Note, code_of, held_in_words, problems_of
 from onceload_jobs.load.settings import Engine
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.read.limits import note_nothing_good
+from onceload_jobs.read.bad_records import note_nothing_good
 
 
 class Phase(StrEnum):

@@ -1,19 +1,25 @@
-"""Cut what is new into bundles for one session each, and describe them for the board."""
+"""Bundles of chunks for one session each: what is new is cut into them, and the board holds them as text."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 from onceload_core.delivery import Mode
 from onceload_core.names import ProducerId
+from onceload_core.ports import Claim
+from onceload_core.postgres.deliveries import Handed
+from onceload_core.postgres.offers import Offer
+from onceload_core.spans import SpanSet
+from onceload_jobs.files.addresses import shown, with_login
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.reading import read_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Format, Source
 from onceload_jobs.plan.to_read import FileToRead
-from onceload_jobs.read.board_work import Bundle
-from onceload_jobs.read.cuts import cuts, find_newline
-from onceload_jobs.read.parts import is_stream
+from onceload_jobs.read.parts import cuts, find_newline, is_stream
+from onceload_jobs.write.codec import decode, encode
+
+Bundle = tuple[Chunk, ...]
 
 
 def bundles_of(
@@ -55,7 +61,7 @@ def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> It
 
 def _chunks_of_spans(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
     source, listed = declared.source, file.listed
-    header = file.header or (tuple(c.name for c in declared.columns) if source.format is Format.CSV else ())
+    header = file.header or (declared.column_names if source.format is Format.CSV else ())
     for first, end in file.spans:
         chunk = Chunk(
             producer_id=producer_id,
@@ -96,19 +102,86 @@ def _cut_at_row_groups(source: Source, chunk: Chunk, file: FileToRead) -> Iterat
 
 
 def _cut(source: Source, chunk: Chunk, end: int) -> Iterator[Chunk]:
-    begins = _begins(chunk, end)
+    """Chunks of whole records; the rest of a record that is already loaded is skipped."""
+    begins = chunk.first
+    if begins and read_at(chunk.url, offset=begins - 1, size=1) != b"\n":
+        newline = find_newline(chunk.url, first=begins, end=end)
+        begins = end if newline is None else newline + 1
     sizes = {"chunk_bytes": source.chunk_bytes, "record_bytes_max": source.record_bytes_max}
-    edges = cuts(chunk.url, first=begins, end=end, **sizes) if begins < end else [(begins, end)]
-    for first, cut_end in edges:
+    for first, cut_end in cuts(chunk.url, first=begins, end=end, **sizes) if begins < end else [(begins, end)]:
         if first == begins and begins != chunk.first:
             yield replace(chunk, begins=begins, end=cut_end)
         else:
             yield replace(chunk, first=first, end=cut_end)
 
 
-def _begins(chunk: Chunk, end: int) -> int:
-    """The start of the first record; the rest of a record that is already loaded is skipped."""
-    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\n":
-        return chunk.first
-    newline = find_newline(chunk.url, first=chunk.first, end=end)
-    return end if newline is None else newline + 1
+def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
+    spans: dict[ProducerId, SpanSet] = {}
+    for chunk in chunks:
+        spans[chunk.producer_id] = spans.get(chunk.producer_id, SpanSet()) | SpanSet([chunk.span])
+    return spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """Chunks that one task loads: one large or many small ones."""
+
+    number: int
+    chunks: Bundle
+    claim: Claim
+    #: The claim covers more than this, and stays.
+    is_kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What the board stores of a delivery."""
+
+    number: int
+    #: Only earlier releases staged batches by deliveries.
+    stage: None = None
+    #: Their addresses are without passwords.
+    chunks: Bundle
+    #: The name of the file that a worker is reading.
+    reading: str | None = None
+
+
+def offers_of(bundles: Sequence[Bundle]) -> list[Offer]:
+    """Serialise bundles, without passwords."""
+    works = (
+        _Work(number=number, chunks=tuple(_at(chunk, shown(chunk.url)) for chunk in chunks))
+        for number, chunks in enumerate(bundles)
+    )
+    return [Offer(spans=spans_of(work.chunks), work=encode(work)) for work in works]
+
+
+def decode_handed(declared: Declared, handed: Handed) -> Delivery:
+    work = decode(_Work, handed.work)
+    chunks = tuple(_at(chunk, with_login(chunk.url, of=declared.source.path)) for chunk in work.chunks)
+    return Delivery(number=work.number, chunks=chunks, claim=handed.claim)
+
+
+def _at(chunk: Chunk, url: str) -> Chunk:
+    # A delivery may have thousands of chunks, and few addresses have a password.
+    return chunk if url == chunk.url else replace(chunk, url=url)
+
+
+def reading(work: str, name: str | None) -> str:
+    """The same work with the name of the file that is being read, or None."""
+    return encode(replace(decode(_Work, work), reading=name))
+
+
+def find_file_being_read(work: str) -> str | None:
+    """The file that a worker was reading at its last sign of life."""
+    return decode(_Work, work).reading
+
+
+def split_off(work: str, name: str) -> tuple[str | None, Offer]:
+    """Split one file off a delivery: the rest, if there is any, and that file."""
+    whole = replace(decode(_Work, work), reading=None)
+    rest = tuple(chunk for chunk in whole.chunks if chunk.name != name)
+    its = tuple(chunk for chunk in whole.chunks if chunk.name == name)
+    return (
+        encode(replace(whole, chunks=rest)) if rest else None,
+        Offer(spans={chunk.producer_id: SpanSet() for chunk in its}, work=encode(replace(whole, chunks=its))),
+    )

@@ -16,8 +16,7 @@ from onceload_jobs.formats.csv.header import read_checked_header
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.declared import Declared, Format, NewerFile, Source
 from onceload_jobs.plan.file_state import LEFT_OPEN, FileState
-from onceload_jobs.read.cuts import complete_end
-from onceload_jobs.read.parts import find_open_end, is_plain_text, is_stream
+from onceload_jobs.read.parts import complete_end, find_open_end, is_plain_text, is_stream
 
 
 @dataclass(frozen=True, kw_only=True)

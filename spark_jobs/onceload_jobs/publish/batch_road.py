@@ -29,7 +29,7 @@ from onceload_jobs.publish.commits import (
     until_it_took_effect,
 )
 from onceload_jobs.publish.replaced_rows import replace_rows
-from onceload_jobs.read.limits import bad_allowed
+from onceload_jobs.read.bad_records import bad_allowed
 from onceload_jobs.write.find_refused import CHECK_NOW, is_of_rows, offer_rows, reason_of
 from onceload_jobs.write.kept_alive import KeptAlive
 from onceload_jobs.write.sql import run

@@ -30,7 +30,7 @@ from onceload_jobs.batch.piece import MadeOf, Piece, advances_of
 from onceload_jobs.batch.stage import Stage, StageLost, still_there
 from onceload_jobs.batch.used_ids import OFFERED, IdTables
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.read.limits import check_quarantine
+from onceload_jobs.read.bad_records import check_quarantine
 from onceload_jobs.write.find_refused import is_of_rows
 from onceload_jobs.write.sql import filled, table_name
 from onceload_jobs.write.until_certain import until_certain

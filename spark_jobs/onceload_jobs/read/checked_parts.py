@@ -9,7 +9,6 @@ from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import (
     EDGE_BYTES,
     Fingerprint,
-    Marks,
     Resemblance,
     StreamMarks,
     compare,
@@ -24,8 +23,7 @@ from onceload_jobs.formats.chunks import KEPT_BYTES, Chunk, FileRefused, LastLin
 from onceload_jobs.formats.signatures import check_text
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.declared import Format, Source
-from onceload_jobs.read.cuts import STEP_BYTES
-from onceload_jobs.read.parts import UnfinishedRecord, open_end, parts_of
+from onceload_jobs.read.parts import STEP_BYTES, UnfinishedRecord, open_end, parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,27 +91,39 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     if chunk.begins is not None:
         # The rest of a record that is already loaded; it is consumed without a row.
         rest = Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.begins, raw=b"")
-        fingerprint = fingerprint_of(chunk.url, end=rest.end)
-        yield ReadPart(chunk=chunk, part=rest, fingerprint=fingerprint.to_bytes(), size=chunk.size)
+        fingerprint = fingerprint_of(chunk.url, end=rest.end).to_bytes()
+        yield ReadPart(chunk=chunk, part=rest, fingerprint=fingerprint, size=chunk.size)
         chunk = replace(chunk, first=chunk.begins, begins=None)
     if chunk.first == chunk.end:
         return
     if not chunk.size:
         # An empty file that replaces loaded rows is recorded too.
-        empty = fingerprint_of(chunk.url, end=0).to_bytes()
-        yield ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=empty, size=0)
+        fingerprint = fingerprint_of(chunk.url, end=0).to_bytes()
+        yield ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=fingerprint, size=0)
         return
     left = UnfinishedRecord()
     for part in parts_of(chunk, source, rest=left):
-        fingerprint = _fingerprint_of(chunk, part)
         # The file must still be the one that the part was read from, or the fingerprint would be of another file.
-        fingerprint = fingerprint.named(_check_unchanged(chunk, source))
-        chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint.to_bytes()))
+        fingerprint = _marked(chunk, part).named(_check_unchanged(chunk, source)).to_bytes()
+        chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint))
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
         check_tail(chunk, part)
-        yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
+        yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=chunk.size, condition=condition)
     if left.size:
         raise open_end(chunk.url, source, left, sealed=chunk.sealed)
+
+
+def _marked(chunk: Chunk, part: Part) -> Fingerprint:
+    """The fingerprint of a plain file up to the end of a part."""
+    if part.first or part.too_long:
+        return fingerprint_of(chunk.url, end=part.end)
+    marks = StreamMarks()
+    marks.feed(part.raw)
+    return Fingerprint(stream=marks.marks)
+
+
+def _nothing(chunk: Chunk) -> Part:
+    return Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.first, raw=b"")
 
 
 @dataclass(eq=False)
@@ -131,14 +141,6 @@ def check_tail(chunk: Chunk, part: Part) -> None:
         raise TailWentOn(part.end - part.first, why, url=chunk.url)
 
 
-def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
-    if part.first == 0 and not part.too_long:
-        marks = StreamMarks()
-        marks.feed(part.raw)
-        return Fingerprint(stream=marks.marks)
-    return fingerprint_of(chunk.url, end=part.end)
-
-
 def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     """Each part waits for the next, because only the last one may record that the file was read to its end.
 
@@ -147,33 +149,37 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     seen, rest = StreamMarks(), UnfinishedRecord()
     stored = chunk.stored or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
     chunk = replace(chunk, stored=stored)
-    held: tuple[Part, Marks] | None = None
+    held: ReadPart | None = None
     broken: Incomplete | Damaged | FileRefused | None = None
     try:
         for part in _text_parts(chunk, source, marks=seen, rest=rest):
             _check_stored(chunk)
             if held:
-                yield _packed_part(chunk, *held)
-            held = (part, seen.marks)
+                yield held
+            held = ReadPart(chunk=chunk, part=part, fingerprint=Fingerprint(stream=seen.marks).to_bytes())
     except Incomplete as error:
         broken = error.in_sealed_file() if chunk.sealed else error
     except Damaged as error:
         broken = error
     now = _check_stored(chunk)
     left = open_end(chunk.url, source, rest, sealed=chunk.sealed) if rest.size else None
-    if isinstance(left, FileRefused):
-        broken = left
+    broken = left if isinstance(left, FileRefused) else broken
     if broken:
         if held:
-            yield _packed_part(chunk, *held)
+            yield held
         raise broken
     if held:
-        check_tail(chunk, held[0])
+        check_tail(chunk, held.part)
     # A file without new records is recorded too, so that it is not unpacked again.
-    part, marks = held or (_nothing(chunk), seen.marks)
-    packed = Fingerprint.from_bytes(stored).stream
-    fingerprint = Fingerprint(stream=marks, packed=packed).named(chunk.etag if now.etag == chunk.etag else None)
-    yield _last_packed_part(chunk, part, fingerprint, is_consumed=left is None)
+    last = held or ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=Fingerprint(stream=seen.marks).to_bytes())
+    # Marks of the packed file record that it was read to its end. A size records that nothing was left over.
+    whole = replace(Fingerprint.from_bytes(last.fingerprint), packed=Fingerprint.from_bytes(stored).stream)
+    yield replace(
+        last,
+        fingerprint=whole.named(chunk.etag if now.etag == chunk.etag else None).to_bytes(),
+        size=None if left else chunk.size,
+        condition=Condition.SEALED if chunk.sealed else Condition.OPEN,
+    )
     if left:
         raise left
 
@@ -189,21 +195,6 @@ def _text_parts(chunk: Chunk, source: Source, *, marks: StreamMarks, rest: Unfin
     if rest.size and not is_begun:
         with errors_naming(chunk.url), open_stream(chunk.url) as stream:
             check_text(chunk.url, stream.read(EDGE_BYTES))
-
-
-def _nothing(chunk: Chunk) -> Part:
-    return Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.first, raw=b"")
-
-
-def _packed_part(chunk: Chunk, part: Part, marks: Marks) -> ReadPart:
-    return ReadPart(chunk=chunk, part=part, fingerprint=Fingerprint(stream=marks).to_bytes())
-
-
-def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_consumed: bool) -> ReadPart:
-    """Marks of the packed file record that it was read to its end. A size records that nothing was left over."""
-    size = chunk.size if is_consumed else None
-    condition = Condition.SEALED if chunk.sealed else Condition.OPEN
-    return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
 
 
 def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Iterator[ReadPart]:
@@ -235,9 +226,13 @@ def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Itera
             condition=Condition.SEALED,
         )
     if not wanted and chunk.end is None:
-        fingerprint = whole.to_bytes()
-        nothing = _nothing(chunk)
-        yield ReadPart(chunk=chunk, part=nothing, fingerprint=fingerprint, size=chunk.size, condition=Condition.SEALED)
+        yield ReadPart(
+            chunk=chunk,
+            part=_nothing(chunk),
+            fingerprint=whole.to_bytes(),
+            size=chunk.size,
+            condition=Condition.SEALED,
+        )
 
 
 def _bytes_of(url: str, groups: Sequence[RowGroup], source: Source) -> Iterator[tuple[RowGroup, bytes]]:

@@ -1,17 +1,22 @@
-"""Split a chunk into parts: whole records in order, with at most one part in memory."""
+"""Where records end: cut files between them, and split a chunk into parts of whole records, one in memory at a time."""
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, TypeAlias
 
 from onceload_jobs.files.addresses import Unreadable, errors_naming
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.fingerprints import StreamMarks
 from onceload_jobs.files.reading import open_stream, read_at
 from onceload_jobs.formats.chunks import KEPT_BYTES, Chunk, FileRefused, LastLineOpen, Part
+from onceload_jobs.formats.csv.dialect import RecordEnds
 from onceload_jobs.pipeline.declared import Format, Source
-from onceload_jobs.read.cuts import LOOK_BYTES, STEP_BYTES
+
+STEP_BYTES = 2**20
+_LOOK_BYTES = 64 * 2**10
+#: How far into a file lines are counted for messages, because that is quick.
+_COUNTED_BYTES = 64 * 2**20
 
 
 def is_stream(source: Source, name: str) -> bool:
@@ -25,22 +30,68 @@ def is_plain_text(source: Source, name: str) -> bool:
     return not source.format.is_whole and not is_compressed(name)
 
 
-#: How far into a file lines are counted for messages, because that is quick.
-_COUNTED_BYTES = 64 * 2**20
+def cuts(url: str, *, first: int, end: int, chunk_bytes: int, record_bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Cut `[first, end)` of a plain file after the first newlines that follow multiples of `chunk_bytes`."""
+    edge, wanted = first, first + chunk_bytes
+    while wanted < end:
+        # Include the byte before: a newline there ends a record exactly here.
+        newline = find_newline(url, first=wanted - 1, end=min(end, wanted + record_bytes_max))
+        reached = wanted + record_bytes_max if newline is None else newline + 1
+        if newline is not None and newline + 1 < end:
+            yield edge, newline + 1
+            edge = newline + 1
+        # An oversized record has no newline soon, so skip the multiples inside it.
+        wanted = first + ((reached - first) // chunk_bytes + 1) * chunk_bytes
+    if edge < end:
+        yield edge, end
 
 
-class _Ends(Protocol):
-    """Finds records in consecutive blocks, the first of which begins with a record."""
+def complete_end(url: str, *, first: int, size: int) -> int:
+    """Return the end of the last whole line in a plain file's `[first, size)`, or `first` if there is none."""
+    end, step = size, _LOOK_BYTES
+    while end > first:
+        start = max(first, end - step)
+        newline = read_at(url, offset=start, size=end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end, step = start, min(2 * step, STEP_BYTES)
+    return first
 
-    @property
-    def open_quote(self) -> int | None:
-        """The position of an unclosed quote, from the start of the first block."""
+
+def find_newline(url: str, *, first: int, end: int) -> int | None:
+    """Return the position of the first newline in a plain file's `[first, end)`."""
+    for at, block in _blocks(url, first=first, end=end):
+        if (newline := block.find(b"\n")) >= 0:
+            return at + newline
+    return None
+
+
+def _blocks(url: str, *, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Small ones first, each with its place: what is looked for is mostly near."""
+    at, step = first, _LOOK_BYTES
+    while at < end and (block := read_at(url, offset=at, size=min(step, end - at))):
+        yield at, block
+        at, step = at + len(block), min(2 * step, STEP_BYTES)
+
+
+class _LineEnds:
+    """Finds newlines as `RecordEnds` does, in files where each of them ends a record."""
+
+    open_quote = None
 
     def last_end(self, block: bytes) -> int | None:
-        """Return the end of the last record that ends in this block, after its newline."""
+        return block.rfind(b"\n") + 1 or None
 
     def first_end(self, block: bytes) -> int | None:
-        """Return the end of the first record; the bytes after it must be passed again in the next block."""
+        return block.find(b"\n") + 1 or None
+
+
+_Ends: TypeAlias = RecordEnds | _LineEnds
+
+
+def _ends_of(source: Source, *, first: int) -> _Ends:
+    is_multiline = source.format is Format.CSV and source.csv.multiline
+    return RecordEnds(source.csv, starts_file=first == 0) if is_multiline else _LineEnds()
 
 
 @dataclass
@@ -67,27 +118,23 @@ def parts_of(
     is never held in memory; oversized records that fit into a chunk are found by the reader of the parts.
     Reading ends early in such a record if a quote is open, which would swallow the rest of the file.
     """
-    is_packed = is_compressed(chunk.url)
     with open_stream(chunk.url) as stream:
-        reader = _Reader(stream, chunk, marks=marks if is_packed else None)
-        if is_packed:
-            reader.skip()
-        else:
-            reader.seek()
+        reader = _Reader(stream, chunk, marks=marks)
+        reader.start()
         yield from _parts(reader, _ends_of(source, first=chunk.first), source, rest or UnfinishedRecord())
 
 
 def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLineOpen | FileRefused | None:
     """Why a plain file's `[first, size)`, which starts at a record, holds no whole record."""
-    ends, at, step = _ends_of(source, first=first), first, LOOK_BYTES
-    while at < size and (block := read_at(url, offset=at, size=min(step, size - at))):
+    ends, seen = _ends_of(source, first=first), first
+    for at, block in _blocks(url, first=first, end=size):
         if ends.last_end(block) is not None:
             return None
-        at, step = at + len(block), min(2 * step, STEP_BYTES)
-        if ends.open_quote is not None and at - first >= _held_max(source):
+        seen = at + len(block)
+        if ends.open_quote is not None and seen - first >= _held_max(source):
             break
     rest = UnfinishedRecord()
-    rest.note(at - first, ends, begin=first)
+    rest.note(seen - first, ends, begin=first)
     return open_end(url, source, rest)
 
 
@@ -114,42 +161,25 @@ def _place(url: str, at: int) -> str:
     return f"line {line} (byte {at})"
 
 
-def _ends_of(source: Source, *, first: int) -> _Ends:
-    if source.format is Format.CSV and source.csv.multiline:
-        from onceload_jobs.formats.csv.dialect import RecordEnds
-
-        return RecordEnds(source.csv, starts_file=first == 0)
-    return _LineEnds()
-
-
-class _LineEnds:
-    open_quote = None
-
-    def last_end(self, block: bytes) -> int | None:
-        return block.rfind(b"\n") + 1 or None
-
-    def first_end(self, block: bytes) -> int | None:
-        return block.find(b"\n") + 1 or None
-
-
 class _Reader:
     """Reads a chunk's bytes in order, and none after its end."""
 
     def __init__(self, stream: BinaryIO, chunk: Chunk, *, marks: StreamMarks | None) -> None:
         self.chunk = chunk
-        self.marks = marks
+        self._is_packed = is_compressed(chunk.url)
+        self._marks = marks if self._is_packed else None
         self._stream = stream
         self._at = chunk.first
         self._unread = b""
 
-    def seek(self) -> None:
-        with errors_naming(self.chunk.url):
-            if self._stream.seek(0, os.SEEK_END) < self.chunk.first:
-                raise self._too_short()
-            self._stream.seek(self.chunk.first)
-
-    def skip(self) -> None:
-        """Read up to the start of the chunk, because compressed files cannot be seeked."""
+    def start(self) -> None:
+        """Go to the start of the chunk. Compressed files cannot be seeked, so they are read up to there."""
+        if not self._is_packed:
+            with errors_naming(self.chunk.url):
+                if self._stream.seek(0, os.SEEK_END) < self.chunk.first:
+                    raise self._too_short()
+                self._stream.seek(self.chunk.first)
+            return
         missing = self.chunk.first
         while missing:
             block = self._take(min(STEP_BYTES, missing))
@@ -180,8 +210,8 @@ class _Reader:
         self._unread = block + self._unread
 
     def feed(self, block: bytes) -> None:
-        if self.marks is not None:
-            self.marks.feed(block)
+        if self._marks is not None:
+            self._marks.feed(block)
 
     def _take(self, size: int) -> bytes:
         with errors_naming(self.chunk.url):

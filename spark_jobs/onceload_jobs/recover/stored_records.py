@@ -15,10 +15,9 @@ from onceload_jobs.formats.records import Records
 from onceload_jobs.formats.values import from_kept
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, Source
-from onceload_jobs.read.added_columns import read_adding
-from onceload_jobs.read.bad_rows import without_invalid_ids
+from onceload_jobs.read.bad_records import without_invalid_ids
 from onceload_jobs.read.checked_parts import ReadPart
-from onceload_jobs.read.rows import joined, read_records
+from onceload_jobs.read.rows import joined, read_adding, read_records
 from onceload_jobs.recover.stored_fields import Fields, StoredFields, find_unmapped
 from onceload_jobs.write.writer import ColumnsDiffer
 
@@ -109,7 +108,7 @@ class StoredRecords:
             # A transform sees the declared columns, and makes the written ones.
             read = read_all(self.declared, self.columns, parts)
         if self.declared.producer is not None:
-            read = without_invalid_ids(read, self.declared.producer, [each.part for each in parts])
+            read = without_invalid_ids(read, self.declared.producer, parts)
         return read, added
 
     def _unreadable(self, record: KeptRecord, fields: Fields | Refusal) -> Refusal | None:

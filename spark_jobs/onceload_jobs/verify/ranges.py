@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from onceload_core.spans import SEQUENCE_END, Span, SpanSet
 from onceload_jobs.pipeline.declared import Source
-from onceload_jobs.read.cuts import cuts
-from onceload_jobs.read.parts import is_stream
+from onceload_jobs.read.parts import cuts, is_stream
 from onceload_jobs.verify.reread import Records
 
 _BEFORE_ALL = -(2**63)

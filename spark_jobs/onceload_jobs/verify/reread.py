@@ -12,12 +12,11 @@ from onceload_core.spans import SpanSet
 from onceload_jobs.files.compression import Damaged, Incomplete
 from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
-from onceload_jobs.formats.csv.header import read_header
 from onceload_jobs.pipeline.columns import LINEAGE, SEQUENCE, Column, ColumnType, Kind
-from onceload_jobs.pipeline.declared import Declared, Format, Source
+from onceload_jobs.pipeline.declared import Declared, Source
 from onceload_jobs.read.checked_parts import ReadPart, read_parts
 from onceload_jobs.read.parts import is_stream, parts_of
-from onceload_jobs.read.rows import read_records
+from onceload_jobs.read.rows import header_of, read_records
 
 #: The position of the commit that loaded a record.
 POSITION = "_position"
@@ -106,16 +105,8 @@ def _chunk(declared: Declared, records: Records, *, end: int) -> Chunk:
         size=look_at(records.url).size if source.format.is_whole else 0,
         # The consumed part ends with its last record, with or without a newline.
         sealed=True,
-        header=_header(declared, records.url),
+        header=header_of(declared, records.url),
     )
-
-
-def _header(declared: Declared, url: str) -> tuple[str, ...]:
-    if declared.source.format is not Format.CSV:
-        return ()
-    if not declared.source.csv.header:
-        return declared.column_names
-    return read_header(url, declared.source.csv, sealed=True) or ()
 
 
 def _texts(values: pa.ChunkedArray) -> pa.Array:

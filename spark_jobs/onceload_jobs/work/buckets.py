@@ -13,7 +13,7 @@ from onceload_jobs.formats.casts import one_array
 from onceload_jobs.formats.records import Indices
 from onceload_jobs.pipeline.columns import Column, Kind
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.read.board_work import Bundle
+from onceload_jobs.plan.bundles import Bundle
 
 Hashes = NDArray[np.uint64]
 #: How much one task holds at a time: its rows take about as much memory as their text.

@@ -18,11 +18,16 @@ from onceload_jobs.batch.piece import Piece, RowsInMemory
 from onceload_jobs.files.addresses import Unreadable, use_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
+from onceload_jobs.plan.bundles import Delivery
 from onceload_jobs.publish.batch_road import BatchRoad
-from onceload_jobs.read.blocks import note_ignored, pieces_of, records_of, without_refused_files
-from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.read.checked_parts import ReadPart, check_tail
-from onceload_jobs.read.new_content import leave_out_consumed
+from onceload_jobs.read.new_content import (
+    leave_out_consumed,
+    note_ignored,
+    pieces_of,
+    records_of,
+    without_refused_files,
+)
 from onceload_jobs.work.read_chunk import Part
 from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import Writer

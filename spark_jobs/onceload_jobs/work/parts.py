@@ -17,7 +17,7 @@ from onceload_jobs.batch.stage_folder import RowsLost, content_of
 from onceload_jobs.executor.executor import Executor, Failed, Failure, map_all
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.columns import Column
-from onceload_jobs.read.board_work import Bundle
+from onceload_jobs.plan.bundles import Bundle
 from onceload_jobs.work.failures import ends_all, why_failed
 from onceload_jobs.work.read_chunk import Part, Reading, read_chunk, rows_of
 from onceload_jobs.write.writer import ColumnsDiffer

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from onceload_core.errors import OnceloadError
 from onceload_jobs.batch.piece import Piece
 from onceload_jobs.files.compression import is_compressed
-from onceload_jobs.read.board_work import Bundle
+from onceload_jobs.plan.bundles import Bundle
 
 _EVERY_S = 1.0
 

@@ -18,10 +18,17 @@ from onceload_jobs.files.addresses import use_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.read.blocks import NOTHING_REFUSED, note_ignored, pieces_of, records_of, without_refused_files
-from onceload_jobs.read.board_work import Bundle
+from onceload_jobs.plan.bundles import Bundle
 from onceload_jobs.read.checked_parts import ReadPart
-from onceload_jobs.read.new_content import NewContent, leave_out_consumed
+from onceload_jobs.read.new_content import (
+    NOTHING_REFUSED,
+    NewContent,
+    leave_out_consumed,
+    note_ignored,
+    pieces_of,
+    records_of,
+    without_refused_files,
+)
 from onceload_jobs.work.buckets import Buckets
 from onceload_jobs.write.writer import ColumnsDiffer, Writer
 

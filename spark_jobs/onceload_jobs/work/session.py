@@ -37,7 +37,7 @@ from onceload_jobs.executor.executor import Died, Executor, Failed, Failure, Rai
 from onceload_jobs.files.addresses import Unreadable, use_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
-from onceload_jobs.read.board_work import decode_handed, find_file_being_read, reading, split_off
+from onceload_jobs.plan.bundles import decode_handed, find_file_being_read, reading, split_off
 from onceload_jobs.work.failures import FAILURES_MAX, TasksFailed, ends_all, reason_of
 from onceload_jobs.work.load_delivery import load_delivery
 from onceload_jobs.work.progress import never, repeated

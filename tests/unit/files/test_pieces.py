@@ -18,8 +18,7 @@ from onceload_jobs.files.fingerprints import StreamMarks, fingerprint_of
 from onceload_jobs.formats.chunks import Chunk, Part
 from onceload_jobs.pipeline.declared import Format, Source
 from onceload_jobs.read import parts as under_test
-from onceload_jobs.read.cuts import complete_end, cuts
-from onceload_jobs.read.parts import parts_of
+from onceload_jobs.read.parts import complete_end, cuts, parts_of
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed
 
 PRODUCER = ProducerId(7)

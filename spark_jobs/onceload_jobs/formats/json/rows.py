@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from onceload_core.ports import QuarantinedRecord
 from onceload_jobs.formats.chunks import FileRefused, Part
 from onceload_jobs.formats.json.documents import elements_of, read_documents
 from onceload_jobs.formats.json.tokens import not_blank
 from onceload_jobs.formats.jsonl.rows import read_objects
 from onceload_jobs.formats.lines import Lines, too_long
-from onceload_jobs.formats.records import BadRecord, Indices, Records
+from onceload_jobs.formats.records import Indices, Records
 from onceload_jobs.pipeline.columns import Column
 from onceload_jobs.pipeline.declared import UnknownFields
 
@@ -81,9 +82,9 @@ def _trimmed(block: bytes, starts: Indices, ends: Indices) -> tuple[Indices, Ind
     return first, np.where(first < ends, filled[np.maximum(last, 0)] + 1, ends)
 
 
-def _too_long(parts: Sequence[Part]) -> tuple[BadRecord, ...]:
+def _too_long(parts: Sequence[Part]) -> tuple[QuarantinedRecord, ...]:
     return tuple(
-        BadRecord(
+        QuarantinedRecord(
             producer_id=part.producer_id,
             sequence_id=part.first,
             raw=part.raw,

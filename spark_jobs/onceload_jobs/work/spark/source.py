@@ -19,16 +19,15 @@ from pyspark.sql.types import StructType
 from onceload_core.errors import SettingRefused
 from onceload_core.events import event, show_events
 from onceload_core.names import ProducerId
+from onceload_core.ports import QuarantinedRecord
 from onceload_jobs.batch.folders import NO_FOLDER
 from onceload_jobs.files.addresses import is_of_s3, known_access
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.casts import one_array
-from onceload_jobs.formats.records import BadRecord
 from onceload_jobs.pipeline.columns import PRODUCER_ID, Column
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.plan.bundles import bundles_of
+from onceload_jobs.plan.bundles import Bundle, bundles_of
 from onceload_jobs.plan.to_read import FileToRead
-from onceload_jobs.read.board_work import Bundle
 from onceload_jobs.work.failures import QueryOutdated
 from onceload_jobs.work.read_chunk import Part, Reading, RowForm, blocks_of
 from onceload_jobs.work.spark.transform import BATCH_ROWS, for_spark, spark_schema
@@ -85,7 +84,7 @@ class SourceReader(DataSourceReader):
         names = {chunk.producer_id: chunk.name for chunk in chunks}
         notes: list[Note] = []
         for rows, new, _ in blocks_of(self._reading, Part(number=0, chunks=chunks, is_last_try=False), notes):
-            _log_bad(self._reading.declared, new.bad, names)
+            _log_bad(self._reading.declared, new.quarantined, names)
             yield from self._batches(rows, names)
         for note in notes:
             if note.is_unreadable:
@@ -113,6 +112,6 @@ def log_left_out(declared: Declared, note: Note) -> None:
         event("file_left_out", **level, pipeline=declared.name, file=note.name, reason=note.reason)
 
 
-def _log_bad(declared: Declared, bad: Sequence[BadRecord], names: Mapping[ProducerId, str]) -> None:
+def _log_bad(declared: Declared, bad: Sequence[QuarantinedRecord], names: Mapping[ProducerId, str]) -> None:
     for producer_id, count in Counter(each.producer_id for each in bad).items():
         event("bad_records_left_out", level=WARNING, pipeline=declared.name, file=names[producer_id], records=count)
