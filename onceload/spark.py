@@ -31,9 +31,7 @@ from onceload_core.postgres import PostgresLedger
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.choice import Choice
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from onceload_jobs.plan.ledger_lookup import find_known
-from onceload_jobs.plan.nothing_loaded import plan_everything
-from onceload_jobs.plan.plan import Plan
+from onceload_jobs.plan.plan import Plan, find_known, plan_everything
 from onceload_jobs.plan.to_read import FileToRead
 from onceload_jobs.work.spark.source import SourceReader, log_left_out, source_schema
 

@@ -13,13 +13,13 @@ import s3fs
 
 from onceload_core.errors import NotFound
 from onceload_core.replay import Proof
-from onceload_jobs.content import copies
-from onceload_jobs.content.copies import holds_what_was_loaded
 from onceload_jobs.files import reading as opening
 from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.listing import Listing, list_files
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format
+from onceload_jobs.plan import copies
+from onceload_jobs.plan.copies import holds_what_was_loaded
 from onceload_jobs.read import checked_parts as reading
 from onceload_jobs.read.digests import digests_in
 from onceload_jobs.read.parts import parts_of

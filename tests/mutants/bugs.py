@@ -749,8 +749,8 @@ LOAD_BUGS = (
     Bug(
         name="records behind the claim of another run are read",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        if listed.name in self.outlook.claimed:\n",
-        wrong="        if listed.name in self.outlook.claimed and False:\n",
+        correct="        if name in outlook.claimed:\n",
+        wrong="        if name in outlook.claimed and False:\n",
         tests=(
             "tests/loads/test_at_once.py"
             "::test_a_file_that_is_rewritten_under_the_claim_of_a_loader_that_died_is_loaded_whole",
@@ -1073,16 +1073,16 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="in a merge, a new log is loaded before the rest of the rotated one",
-        file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        found |= waiting_rotated(found, choice)\n",
+        file="spark_jobs/onceload_jobs/plan/same_content.py",
+        correct="        found |= _waiting_rotated(found, choice)\n",
         wrong="        pass\n",
         tests=(f"{OF_ROTATION}::test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge",),
     ),
     Bug(
         name="a Parquet file is trusted to be a copy by its edges",
-        file="spark_jobs/onceload_jobs/content/copies.py",
-        correct="        return _compared_row_groups(source, listed, digests)\n",
-        wrong="        return _End.OF_FILE\n",
+        file="spark_jobs/onceload_jobs/plan/copies.py",
+        correct="        return _has_only(source, listed, digests)\n",
+        wrong="        return True\n",
         tests=(f"{OF_IDENTITY}::test_a_parquet_file_with_the_same_statistics_of_other_values_is_not_a_copy",),
     ),
     Bug(
@@ -1221,16 +1221,16 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="two names of one content have a compare-and-set of their own",
-        file="spark_jobs/onceload_jobs/content/copies.py",
-        correct="            copy_of=shared.producer_id,\n",
-        wrong="            consumed=shared.state.consumed,\n            records=shared.records,\n",
+        file="spark_jobs/onceload_jobs/plan/other_names.py",
+        correct="                copy_of=shared.producer_id,\n",
+        wrong="                consumed=shared.state.consumed,\n                records=shared.records,\n",
         tests=(f"{OF_GROWING_COPIES}::test_known_copies_that_grow_alike_are_loaded_once",),
     ),
     Bug(
         name="a copy that goes on does not wait for its original",
         file="spark_jobs/onceload_jobs/plan/same_content.py",
-        correct="    return replace(file, spans=())\n",
-        wrong="    return file\n",
+        correct="else replace(file, spans=())\n",
+        wrong="else file\n",
         tests=(f"{OF_GROWING_COPIES}::test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it",),
     ),
     Bug(
@@ -1242,9 +1242,9 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="after a rotation the old tail gets the later id",
-        file="spark_jobs/onceload_jobs/content/copies.py",
-        correct="            copy_of=shared.producer_id,\n",
-        wrong="            consumed=shared.state.consumed,\n            records=shared.records,\n",
+        file="spark_jobs/onceload_jobs/plan/other_names.py",
+        correct="                copy_of=shared.producer_id,\n",
+        wrong="                consumed=shared.state.consumed,\n                records=shared.records,\n",
         tests=(f"{OF_ROTATION}::test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge",),
     ),
     Bug(
@@ -1278,7 +1278,7 @@ CONTENT_BUGS = (
     Bug(
         name="a copy that parts is a file of its own from its first byte",
         file="spark_jobs/onceload_jobs/plan/other_names.py",
-        correct="            return self._diverged(listed, file_state, file_state.copy_of)\n",
+        correct="            return self._diverged(listed, file_state, copy_of)\n",
         wrong="            return file_state\n",
         tests=(f"{OF_GROWING_COPIES}::test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part",),
     ),
@@ -1946,7 +1946,7 @@ PAST_ONE_MACHINE_BUGS = (
     Bug(
         name="an object in a store is known by its ends",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="    is_vouched = has_same_etag_or_none(listed, fingerprint) and not is_elsewhere\n",
+        correct="    is_vouched = has_same_etag_or_none(self.listed, fingerprint) and not is_elsewhere\n",
         wrong="    is_vouched = not is_elsewhere\n",
         tests=(f"{OF_STORES}::test_an_object_that_was_changed_between_its_ends_waits_for_a_person",),
     ),
@@ -2015,8 +2015,8 @@ TRY_BUGS = (
     Bug(
         name="a stream counts as complete by its size, with parts missing",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="        return state.size == listed.size and state.consumed.is_without_holes\n",
-        wrong="        return state.size == listed.size\n",
+        correct="        return state.size == size and state.consumed.is_without_holes\n",
+        wrong="        return state.size == size\n",
         tests=(f"{OF_TRIES}::test_a_hole_in_a_packed_file_is_loaded_by_the_next_load",),
     ),
 )
@@ -2025,8 +2025,8 @@ RECORD_BUGS = (
     Bug(
         name="in order, a plan overtakes a file that is not whole",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="    if declared.is_ordered_across_files:\n",
-        wrong="    if False:\n",
+        correct="    elif declared.is_ordered_across_files:\n",
+        wrong="    elif False:\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_what_a_plan_finds_not_to_be_whole",),
     ),
     Bug(
@@ -2052,16 +2052,16 @@ RECORD_BUGS = (
     ),
     Bug(
         name="in order, no file waits for a copy that holds more than was loaded",
-        file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="copies_in_progress=frozenset(each for",
-        wrong="copies_in_progress=frozenset(waits) | frozenset(each for",
+        file="spark_jobs/onceload_jobs/plan/same_content.py",
+        correct="return chosen, waits, frozenset(each for",
+        wrong="return chosen, waits, frozenset(waits) | frozenset(each for",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_copy_that_holds_more_than_was_loaded",),
     ),
     Bug(
         name="in order, no file waits for the beginning of a file before it",
-        file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="under_way.items() if other.name > each.name),",
-        wrong="under_way.items() if other.name),",
+        file="spark_jobs/onceload_jobs/plan/same_content.py",
+        correct="under_way.items() if other.name > each.name)\n",
+        wrong="under_way.items() if other.name)\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_what_is_so_far_the_beginning_of_another_file",),
     ),
     Bug(
@@ -2102,8 +2102,8 @@ RECORD_BUGS = (
     Bug(
         name="a copy that parts is taken for a shorter file that parted earlier",
         file="spark_jobs/onceload_jobs/plan/other_names.py",
-        correct="    return is_same or shared.state.consumed.end >= file_state.seen\n",
-        wrong="    return True\n",
+        correct="            or shared.state.consumed.end >= file_state.seen\n",
+        wrong="            or True\n",
         tests=(
             f"{OF_PARTIAL_COPIES}::test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier",
             f"{OF_STORMS}::test_a_fault_that_was_found_once_is_not_found_again",
@@ -2112,13 +2112,13 @@ RECORD_BUGS = (
     Bug(
         name="a copy is noted as a whole though its original has holes",
         file="spark_jobs/onceload_jobs/plan/same_content.py",
-        correct="if _is_recorded(file, known) or _copy_record_of(file).has_holes:",
-        wrong="if _is_recorded(file, known):",
+        correct="file.listed in recorded or _copy_record_of(file).has_holes",
+        wrong="file.listed in recorded",
         tests=(f"{OF_PARTIAL_COPIES}::test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy",),
     ),
     Bug(
         name="a last line that gets its newline is another line",
-        file="spark_jobs/onceload_jobs/content/copies.py",
+        file="spark_jobs/onceload_jobs/plan/copies.py",
         correct='or last_and_next[1:].startswith((b"\\n", b"\\r\\n"))',
         wrong="",
         tests=(f"{OF_PARTIAL_COPIES}::test_a_last_line_that_gets_its_newline_after_it_was_loaded_is_loaded_once",),
@@ -2132,9 +2132,9 @@ RECORD_BUGS = (
     ),
     Bug(
         name="a Parquet file of which a part is loaded is all loaded under another name",
-        file="spark_jobs/onceload_jobs/content/copies.py",
-        correct="    return _End.OF_FILE if {span for span, _ in loaded} == there.keys() else _End.LATER\n",
-        wrong="    return _End.OF_FILE\n",
+        file="spark_jobs/onceload_jobs/plan/copies.py",
+        correct="    return {span for span, _ in loaded} == there.keys()\n",
+        wrong="    return True\n",
         tests=(f"{OF_STORMS}::{_WITH_A_PART_LOADED}",),
     ),
     Bug(
@@ -2495,8 +2495,8 @@ TARGET_BUGS = (
     Bug(
         name="a file that is empty for a moment is a new generation",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="            return Note(name=listed.name, reason=_EMPTY, is_settled=True)\n",
-        wrong="            pass\n",
+        correct="                return Note(name=name, reason=_EMPTY, is_settled=True)\n",
+        wrong="                pass\n",
         tests=(f"{OF_LOADS}::test_a_file_that_is_uploaded_again_begins_a_generation_only_with_other_content",),
     ),
     Bug(
@@ -2612,7 +2612,7 @@ FILE_BUGS = (
     Bug(
         name="a sealed last line of a packed file is taken though it goes on",
         file="spark_jobs/onceload_jobs/read/checked_parts.py",
-        correct="    if held:\n        check_tail(chunk, held.part)\n",
+        correct="    check_tail(chunk, last.part)\n",
         wrong="",
         tests=(GOES_ON,),
     ),
@@ -2678,13 +2678,13 @@ FILE_BUGS = (
     Bug(
         name="the first load does not report a last line that waits",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        *open_ends(findings.of_files.values()),\n",
+        correct="    yield from open_ends(found.values())\n",
         wrong="",
         tests=("tests/loads/test_load.py::test_each_load_reports_a_last_line_that_waits_for_its_newline",),
     ),
     Bug(
         name="a link is loaded as a file of its own",
-        file="spark_jobs/onceload_jobs/plan/links.py",
+        file="spark_jobs/onceload_jobs/plan/plan.py",
         correct="    if not listing.names_of_one:\n",
         wrong="    if True:\n",
         tests=(f"{OF_NAMES}::test_a_file_is_loaded_once_whatever_links_lead_to_it",),
@@ -2698,21 +2698,21 @@ FILE_BUGS = (
     ),
     Bug(
         name="a link that comes later takes the place of a loaded file",
-        file="spark_jobs/onceload_jobs/plan/links.py",
+        file="spark_jobs/onceload_jobs/plan/plan.py",
         correct="        chosen = next(loaded, (registered or group)[0]).name\n",
         wrong="        chosen = group[0].name\n",
         tests=(f"{OF_NAMES}::test_a_link_that_comes_later_takes_the_place_of_no_loaded_file",),
     ),
     Bug(
         name="a rewritten file is loaded by the name of a link",
-        file="spark_jobs/onceload_jobs/plan/links.py",
+        file="spark_jobs/onceload_jobs/plan/plan.py",
         correct="    if not name.is_link or state.fingerprint is None",
         wrong="    if state.fingerprint is None",
         tests=(f"{OF_NAMES}::test_a_rewritten_file_is_not_loaded_by_the_name_of_a_link",),
     ),
     Bug(
         name="a symbolic link that leads to another file keeps that from being loaded",
-        file="spark_jobs/onceload_jobs/plan/links.py",
+        file="spark_jobs/onceload_jobs/plan/plan.py",
         correct="not in (Resemblance.SHORTER, Resemblance.CHANGED)\n",
         wrong="is not None\n",
         tests=(f"{OF_NAMES}::test_a_symbolic_link_that_leads_to_another_file_by_now_gives_way_to_it",),
@@ -2727,8 +2727,8 @@ FILE_BUGS = (
     Bug(
         name="a loaded file that became a folder is forgotten",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="    of_folders = tuple(_became_folders(findings.listing, known))\n",
-        wrong="    of_folders: tuple[Note, ...] = ()\n",
+        correct="    for name in listing.folders:\n",
+        wrong="    for name in ():\n",
         tests=(f"{OF_NAMES}::test_a_loaded_file_that_is_a_folder_now_is_noted",),
     ),
     Bug(
@@ -3730,7 +3730,7 @@ WHOLE_FILE_BUGS = (
     ),
     Bug(
         name="a copy of a record that was too long is loaded when longer ones are allowed",
-        file="spark_jobs/onceload_jobs/content/copies.py",
+        file="spark_jobs/onceload_jobs/plan/copies.py",
         correct="possible_digests(each.part.raw)",
         wrong="possible_digests(each.part.raw)[:1]",
         tests=(OF_LONGER_RECORDS,),
@@ -3973,7 +3973,7 @@ BUGS = (
     Bug(
         name="rows that a damaged count has shifted are mixed with those of the complete copy",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="    if reason is None and not _has_rows_in_place(declared.source, listed, state):\n",
+        correct="    if reason is None and not self._has_rows_in_place(state):\n",
         wrong="    if False:\n",
         tests=(
             "tests/loads/test_typed_formats.py::"
@@ -4311,8 +4311,8 @@ BUGS = (
     Bug(
         name="a file below a moved folder is the loaded one by its ends",
         file="spark_jobs/onceload_jobs/plan/file_state.py",
-        correct="    is_vouched = has_same_etag_or_none(listed, fingerprint) and not is_elsewhere\n",
-        wrong="    is_vouched = has_same_etag_or_none(listed, fingerprint)\n",
+        correct="    is_vouched = has_same_etag_or_none(self.listed, fingerprint) and not is_elsewhere\n",
+        wrong="    is_vouched = has_same_etag_or_none(self.listed, fingerprint)\n",
         tests=(
             f"{OF_LOADED_FILES}::test_a_file_of_a_moved_folder_is_read_whole_before_it_counts_as_the_loaded_one",
             f"{OF_LOADED_FILES}::test_files_of_a_moved_folder_go_on_where_they_were_and_belong_to_their_pipeline",
@@ -4354,7 +4354,7 @@ BUGS = (
     Bug(
         name="a replacement by hand deletes rows of a file below the old folder",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="known.knowledge.is_elsewhere and not self.choice.accepts_differences",
+        correct="known.knowledge.is_elsewhere and not choice.accepts_differences",
         wrong="False",
         tests=(
             f"{OF_LOADED_FILES}::test_replacing_a_file_by_hand_deletes_no_rows_of_another_one_below_the_old_folder",
@@ -4369,7 +4369,7 @@ BUGS = (
     ),
     Bug(
         name="a pipeline that is renamed while its folder is moved loads everything again",
-        file="spark_jobs/onceload_jobs/plan/moved_content.py",
+        file="spark_jobs/onceload_jobs/plan/other_names.py",
         correct="    for other, folder in ledger.others_by_content(pipeline).items():\n",
         wrong="    for other, folder in {}.items():\n",
         tests=(
@@ -4379,7 +4379,7 @@ BUGS = (
     ),
     Bug(
         name="equal files of two folders count as moved",
-        file="spark_jobs/onceload_jobs/plan/moved_content.py",
+        file="spark_jobs/onceload_jobs/plan/other_names.py",
         correct="        return isinstance(error.__cause__, FileNotFoundError)\n    return False\n",
         wrong="        return isinstance(error.__cause__, FileNotFoundError)\n    return True\n",
         tests=(f"{OF_LOADED_FILES}::test_two_pipelines_load_equal_files_of_two_folders_into_one_table",),

@@ -45,8 +45,8 @@ from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.load.staged.staged_batch import stage_and_publish
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from onceload_jobs.plan.ledger_lookup import dead_letter_notes, held_note
 from onceload_jobs.plan.plan import Plan
+from onceload_jobs.plan.waiting_files import dead_letter_notes, held_note
 from onceload_jobs.work.failures import TasksFailed
 from onceload_jobs.write.rights import check_schema
 

@@ -14,11 +14,11 @@ from onceload_core.names import ProducerId
 from onceload_core.ports import Advance, Claim, Commit, Outlook
 from onceload_core.replay import Counts
 from onceload_core.spans import SEQUENCE_END, SpanSet
-from onceload_jobs.content.copies import CopyRecord
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.settings import without_replaced
 from onceload_jobs.plan.bundles import Bundle, bundles_of, offers_of, spans_of
+from onceload_jobs.plan.copies import CopyRecord
 from onceload_jobs.plan.file_state import was_left_open
 from onceload_jobs.plan.plan import Plan, depends_on_others, make_plan
 from onceload_jobs.plan.to_read import FileToRead, oldest_first

@@ -1,16 +1,14 @@
-"""The generation of a file that a load continues with."""
+"""The generation of a file that a load continues with: the file is compared with what was loaded of it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Any
 
 from onceload_core.advice import Ways
 from onceload_core.commands import reload_command
 from onceload_core.names import ProducerId
-from onceload_core.ports import KnownProducer, LoadedProducer
+from onceload_core.ports import KnownProducer, Ledger, LoadedProducer
 from onceload_core.replay import Condition, ProducerState
 from onceload_core.spans import SEQUENCE_END, Span, SpanSet
-from onceload_jobs.content.copies import CopyRecord, resemblance_of
 from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, begins_alike, has_same_etag_or_none
 from onceload_jobs.files.listing import Listed
@@ -18,6 +16,7 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.csv.header import read_header
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.declared import Declared, Format, OnRewrite, Source
+from onceload_jobs.plan.copies import CopyRecord, holds_what_was_loaded, resemblance_of
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.read.parts import is_stream
 
@@ -47,68 +46,105 @@ class FileState:
     replaces: ProducerId | None = None
 
 
-def current_state(
-    declared: Declared,
-    listed: Listed,
-    known: KnownProducer | None,
-    *,
-    proven: Callable[..., bool],
-    sealed: bool,
-) -> FileState | Note:
-    if known is None:
-        return FileState()
-    producer_id, knowledge = known
-    state = knowledge.state
-    if state.condition is Condition.REPLACED:
-        # The generation that replaced it has consumed nothing.
-        return FileState(generation=state.generation + 1)
-    if knowledge.shared is not None:
-        return _state_of_copy(declared, listed, state, knowledge.shared, proven=proven, sealed=sealed)
-    if state.fingerprint is None and state.consumed and declared.producer:
-        what = (
-            "its name is already the name of a producer in the records, and a file cannot be the same producer. "
-            "Nothing of this file is loaded. Rename the file"
+@dataclass(frozen=True, kw_only=True)
+class LoadedPart:
+    """The part of a file that was loaded under its name."""
+
+    declared: Declared
+    ledger: Ledger[Any]
+    listed: Listed
+    #: The file counts as complete.
+    sealed: bool
+
+    def state(self, known: KnownProducer | None) -> FileState | Note:
+        if known is None:
+            return FileState()
+        producer_id, knowledge = known
+        state = knowledge.state
+        if state.condition is Condition.REPLACED:
+            # The generation that replaced it has consumed nothing.
+            return FileState(generation=state.generation + 1)
+        if knowledge.shared is not None:
+            return self._of_copy(state, knowledge.shared)
+        if state.fingerprint is None and state.consumed and self.declared.producer:
+            return Note(name=self.listed.name, reason=_NAME_TAKEN, needs_a_person=True)
+        if state.fingerprint is None:
+            return FileState(generation=state.generation, consumed=state.consumed)
+        return self._compared(producer_id, state, is_elsewhere=knowledge.is_elsewhere)
+
+    def _of_copy(self, state: ProducerState, shared: LoadedProducer) -> FileState | Note:
+        """Nothing is consumed under its own name; its content is loaded as another producer's."""
+        is_whole = self.declared.source.format.is_whole
+        # The copy contains the content of its producer up to there.
+        held = SEQUENCE_END if is_whole else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
+        seen = shared.state.consumed & (SpanSet([Span(0, held)]) if held else SpanSet())
+        end = seen.end if seen else 0
+        found = self._compared(shared.producer_id, replace(state, consumed=seen), end=end)
+        if isinstance(found, Note) or found.generation != state.generation:
+            return found
+        if found.is_left_open and not self.sealed and seen == shared.state.consumed:
+            return Note(name=self.listed.name, reason=LEFT_OPEN)
+        new_etag = found.new_etag and replace(found.new_etag, copy_of=shared.producer_id)
+        if found.is_done:
+            return replace(found, new_etag=new_etag)
+        return FileState(generation=found.generation, copy_of=shared, seen=end, new_etag=new_etag)
+
+    def _compared(
+        self, producer_id: ProducerId, state: ProducerState, *, end: int | None = None, is_elsewhere: bool = False
+    ) -> FileState | Note:
+        """The same generation if the file has not changed since it was read, or has only grown."""
+        fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
+        resemblance = resemblance_of(self.declared.source, self.listed, state)
+        is_vouched = has_same_etag_or_none(self.listed, fingerprint) and not is_elsewhere
+        if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched:
+            # Both ends are equal; only reading all of it could show whether the rest is.
+            is_proven = holds_what_was_loaded(self.declared, self.ledger, self.listed, producer_id, end=end)
+            resemblance = resemblance if is_proven else Resemblance.CHANGED
+        reason = _why_rewritten(self.declared.source, self.listed, fingerprint, resemblance)
+        if reason is None and not self._has_rows_in_place(state):
+            reason = _MOVED
+        if reason is None:
+            new_etag = None
+            if not is_vouched:
+                named = fingerprint.named(self.listed.etag).to_bytes()
+                new_etag = CopyRecord(name=state.name, fingerprint=named, size=state.size, condition=state.condition)
+            return self._continued(state, is_same=resemblance is Resemblance.SAME, new_etag=new_etag)
+        if is_elsewhere:
+            other = _other_file(self.declared, self.listed.name, reason)
+            return Note(name=self.listed.name, reason=other, needs_a_person=True)
+        return _rewritten(self, producer_id, state, reason, resemblance)
+
+    def _continued(self, state: ProducerState, *, is_same: bool, new_etag: CopyRecord | None) -> FileState:
+        is_sealed_as_read = not self.sealed or state.condition is Condition.SEALED
+        return FileState(
+            generation=state.generation,
+            consumed=state.consumed,
+            fingerprint=state.fingerprint,
+            is_left_open=is_same and was_left_open(state) and state.consumed.is_without_holes,
+            is_done=is_same and is_sealed_as_read and self._is_all_read(state),
+            new_etag=new_etag,
         )
-        return Note(name=listed.name, reason=what, needs_a_person=True)
-    if state.fingerprint is None:
-        return FileState(generation=state.generation, consumed=state.consumed)
-    is_elsewhere = knowledge.is_elsewhere
-    return _state_of(declared, listed, producer_id, state, proven=proven, sealed=sealed, is_elsewhere=is_elsewhere)
 
+    def _is_all_read(self, state: ProducerState) -> bool:
+        """Whether all its bytes were read; an empty plain file never counts as read."""
+        size = self.listed.size
+        if is_stream(self.declared.source, self.listed.name):
+            # A read to the end of a stream records its size; earlier reads may have left holes.
+            return state.size == size and state.consumed.is_without_holes
+        return size > 0 and state.consumed == SpanSet([Span(0, size)])
 
-def _state_of(
-    declared: Declared,
-    listed: Listed,
-    producer_id: ProducerId,
-    state: ProducerState,
-    *,
-    proven: Callable[..., bool],
-    sealed: bool,
-    is_elsewhere: bool = False,
-) -> FileState | Note:
-    fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
-    resemblance = resemblance_of(declared.source, listed, state)
-    is_vouched = has_same_etag_or_none(listed, fingerprint) and not is_elsewhere
-    if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
-        # Both ends are equal; only reading all of it could show whether the rest is.
-        resemblance = Resemblance.CHANGED
-    reason = _why_rewritten(declared.source, listed, fingerprint, resemblance)
-    if reason is None and not _has_rows_in_place(declared.source, listed, state):
-        reason = _MOVED
-        if not is_elsewhere and declared.on_rewrite is OnRewrite.NEW_GENERATION:
-            return Note(name=listed.name, reason=f"{_MOVED}. {_load_again(declared, listed.name)}", needs_a_person=True)
-    if reason is None:
-        continued = _continued(declared.source, listed, state, is_same=resemblance is Resemblance.SAME, sealed=sealed)
-        new_etag = None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag))
-        return replace(continued, new_etag=new_etag)
-    if is_elsewhere:
-        return Note(name=listed.name, reason=_other_file(declared, listed.name, reason), needs_a_person=True)
-    if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
-        if not listed.size:
-            return Note(name=listed.name, reason=_EMPTY, is_settled=True)
-        if _may_be_a_beginning(declared.source, listed, fingerprint):
-            return Note(name=listed.name, reason=_BEGINS_ALIKE, needs_a_person=True)
-    return _next_state(declared, listed, producer_id, state, reason)
+    def _has_rows_in_place(self, state: ProducerState) -> bool:
+        """Whether what was loaded of a file with numbered rows begins and ends where its row groups do.
+
+        The rows of Avro are counted by the heads of its blocks. If one was damaged, later rows were loaded under wrong
+        numbers, and have others in a complete copy, which has the same first and last bytes.
+        """
+        of_format = self.declared.source.format
+        if not of_format.is_typed or self._is_all_read(state):
+            return True
+        groups = read_whole_file(of_format, self.listed.url, size=self.listed.size).row_groups
+        edges = {0, *(group.end for group in groups)}
+        return all({span.first, span.end} <= edges for span in state.consumed)
 
 
 def _why_rewritten(source: Source, listed: Listed, fingerprint: Fingerprint, resemblance: Resemblance) -> str | None:
@@ -121,71 +157,35 @@ def _why_rewritten(source: Source, listed: Listed, fingerprint: Fingerprint, res
     return f"its size has changed from {before:,} to {listed.size:,} bytes since it was loaded"
 
 
-def _continued(source: Source, listed: Listed, state: ProducerState, *, is_same: bool, sealed: bool) -> FileState:
-    """The same generation: the file has not changed since it was read, or has only grown."""
-    is_sealed_as_read = not sealed or state.condition is Condition.SEALED
-    return FileState(
-        generation=state.generation,
-        consumed=state.consumed,
-        fingerprint=state.fingerprint,
-        is_left_open=is_same and was_left_open(state) and state.consumed.is_without_holes,
-        is_done=is_same and is_sealed_as_read and _is_all_read(source, listed, state),
-    )
-
-
-def _is_all_read(source: Source, listed: Listed, state: ProducerState) -> bool:
-    """Whether all its bytes were read; an empty plain file never counts as read."""
-    if is_stream(source, listed.name):
-        # A read to the end of a stream records its size; earlier reads may have left holes.
-        return state.size == listed.size and state.consumed.is_without_holes
-    return listed.size > 0 and state.consumed == SpanSet([Span(0, listed.size)])
-
-
-def _has_rows_in_place(source: Source, listed: Listed, state: ProducerState) -> bool:
-    """Whether what was loaded of a file with numbered rows begins and ends where its row groups do.
-
-    The rows of Avro are counted by the heads of its blocks. If one was damaged, later rows were loaded under wrong
-    numbers, and have others in a complete copy, which has the same first and last bytes.
-    """
-    if not source.format.is_typed or _is_all_read(source, listed, state):
-        return True
-    groups = read_whole_file(source.format, listed.url, size=listed.size).row_groups
-    edges = {0, *(group.end for group in groups)}
-    return all({span.first, span.end} <= edges for span in state.consumed)
-
-
-def _state_of_copy(
-    declared: Declared,
-    listed: Listed,
-    state: ProducerState,
-    shared: LoadedProducer,
-    *,
-    proven: Callable[..., bool],
-    sealed: bool,
+def _rewritten(
+    part: LoadedPart, producer_id: ProducerId, state: ProducerState, reason: str, resemblance: Resemblance
 ) -> FileState | Note:
-    """Nothing is consumed under its own name; its content is loaded as another producer's."""
-    seen = _as_seen(declared.source, state, shared.state)
-    end = seen.consumed.end if seen.consumed else 0
-    file_state = _state_of(declared, listed, shared.producer_id, seen, proven=partial(proven, end=end), sealed=sealed)
-    if isinstance(file_state, Note) or file_state.generation != state.generation:
-        return file_state
-    if file_state.is_left_open and not sealed and seen.consumed == shared.state.consumed:
-        return Note(name=listed.name, reason=LEFT_OPEN)
-    new_etag = file_state.new_etag and replace(file_state.new_etag, copy_of=shared.producer_id)
-    if file_state.is_done:
-        return replace(file_state, new_etag=new_etag)
-    return FileState(generation=file_state.generation, copy_of=shared, seen=end, new_etag=new_etag)
+    """Decide about a file that was rewritten."""
+    declared, listed, name = part.declared, part.listed, part.listed.name
+    match declared.on_rewrite:
+        case OnRewrite.STOP:
+            is_whole = declared.source.format.is_whole
+            unit, elsewhere = ("row", ", and write new records to a new file") if is_whole else ("byte", "")
+            what = (
+                f"{reason} (up to {unit} {state.consumed.end}). Its loaded rows stay, and nothing more of it is "
+                f"loaded. Restore the file{elsewhere}, {_or_take_it(declared, name)}"
+            )
+            return Note(name=name, reason=what, needs_a_person=True)
+        case OnRewrite.NEW_GENERATION:
+            if reason == _MOVED:
+                return Note(name=name, reason=f"{_MOVED}. {_load_again(declared, name)}", needs_a_person=True)
+            if resemblance is Resemblance.SHORTER and not listed.size:
+                return Note(name=name, reason=_EMPTY, is_settled=True)
+            if resemblance is Resemblance.SHORTER and _may_be_a_beginning(declared.source, listed, state):
+                return Note(name=name, reason=_BEGINS_ALIKE, needs_a_person=True)
+            return FileState(generation=state.generation + 1)
+        case OnRewrite.REPLACE:
+            return FileState(generation=state.generation + 1, replaces=producer_id)
 
 
-def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> ProducerState:
-    """The state of a copy: the loaded content of its producer, as far as the copy contains it."""
-    end = SEQUENCE_END if source.format.is_whole else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
-    return replace(state, consumed=shared.consumed & (SpanSet([Span(0, end)]) if end else SpanSet()))
-
-
-def _may_be_a_beginning(source: Source, listed: Listed, fingerprint: Fingerprint) -> bool:
+def _may_be_a_beginning(source: Source, listed: Listed, state: ProducerState) -> bool:
     """Whether a shorter file looks like an upload of the loaded content that has not ended."""
-    if not begins_alike(listed, fingerprint):
+    if not begins_alike(listed, Fingerprint.from_bytes(state.fingerprint or b"")):
         return False
     if source.format is not Format.CSV or not source.csv.header:
         return True
@@ -194,45 +194,28 @@ def _may_be_a_beginning(source: Source, listed: Listed, fingerprint: Fingerprint
     return len(header.encode()) < EDGE_BYTES
 
 
-def _next_state(
-    declared: Declared, listed: Listed, producer_id: ProducerId, state: ProducerState, reason: str
-) -> FileState | Note:
-    """Decide about a file that was rewritten."""
-    match declared.on_rewrite:
-        case OnRewrite.STOP:
-            is_whole = declared.source.format.is_whole
-            unit, elsewhere = ("row", ", and write new records to a new file") if is_whole else ("byte", "")
-            what = (
-                f"{reason} (up to {unit} {state.consumed.end}). Its loaded rows stay, and nothing more of it is "
-                f"loaded. Restore the file{elsewhere}, {_or_take_it(declared, listed.name)}"
-            )
-            return Note(name=listed.name, reason=what, needs_a_person=True)
-        case OnRewrite.NEW_GENERATION:
-            return FileState(generation=state.generation + 1)
-        case OnRewrite.REPLACE:
-            return FileState(generation=state.generation + 1, replaces=producer_id)
+def _may_reload(declared: Declared) -> bool:
+    return Ways.of(pipeline_with_declaration(declared).declaration).may_reload
 
 
 def _or_take_it(declared: Declared, name: str) -> str:
     """How the new content gets into the target."""
-    ways = Ways.of(pipeline_with_declaration(declared).declaration)
-    once = f"or run {reload_command(name)} to replace its loaded rows with the new content, " if ways.may_reload else ""
-    replaced = "`replace` (its loaded rows are deleted) or " if ways.may_reload else ""
+    may_reload = _may_reload(declared)
+    once = f"or run {reload_command(name)} to replace its loaded rows with the new content, " if may_reload else ""
+    replaced = "`replace` (its loaded rows are deleted) or " if may_reload else ""
     return f"{once}or set on_rewrite to {replaced}`new_generation` (they stay)"
 
 
 def _other_file(declared: Declared, name: str, reason: str) -> str:
-    ways = Ways.of(pipeline_with_declaration(declared).declaration)
     command = f"{reload_command(name).removesuffix('`')} --accept-differences`"
-    return _OTHER_FILE.format(reason) + (
-        f". To replace its loaded rows instead, run {command}" if ways.may_reload else ""
-    )
+    may_reload = _may_reload(declared)
+    return _OTHER_FILE.format(reason) + (f". To replace its loaded rows instead, run {command}" if may_reload else "")
 
 
 def _load_again(declared: Declared, name: str) -> str:
-    ways = Ways.of(pipeline_with_declaration(declared).declaration)
-    what_now = f"Load it with {reload_command(name)}" if ways.may_reload else "Deliver its new records in a new file"
-    return f"{_LOADED_TWICE}. {what_now}"
+    is_by_command = _may_reload(declared)
+    what = f"Load it with {reload_command(name)}" if is_by_command else "Deliver its new records in a new file"
+    return f"{_LOADED_TWICE}. {what}"
 
 
 _REWRITTEN = {
@@ -242,6 +225,10 @@ _REWRITTEN = {
 }
 
 
+_NAME_TAKEN = (
+    "its name is already the name of a producer in the records, and a file cannot be the same producer. "
+    "Nothing of this file is loaded. Rename the file"
+)
 _OTHER_FILE = (
     "it has the name of a file that was loaded from another folder (source.moved_from, a relative path or a link leads "
     "here now), but {0}. Nothing of it is loaded, and the rows that were loaded under this name stay. If it is that "

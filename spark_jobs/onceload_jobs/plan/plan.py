@@ -1,42 +1,34 @@
 """What a load would read, from which byte, and why not the rest; nothing is written, and Spark is not needed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from onceload_core.commands import PIPELINE_FILE
-from onceload_core.errors import OnceloadError
+from onceload_core.errors import NotFound, OnceloadError
+from onceload_core.names import Position
+from onceload_core.pipeline import Pipeline
 from onceload_core.ports import KnownProducer, Ledger, Outlook
-from onceload_core.replay import Condition, ProducerState
+from onceload_core.replay import Condition
 from onceload_core.spans import SpanSet
-from onceload_jobs.content.copies import LoadedContents, holds_what_was_loaded
-from onceload_jobs.content.copies_in_progress import copies_under_way
 from onceload_jobs.files.addresses import shown
 from onceload_jobs.files.compression import Incomplete, is_compressed
-from onceload_jobs.files.listing import Listed, Listing, list_files
+from onceload_jobs.files.fingerprints import Resemblance
+from onceload_jobs.files.listing import Listed, Listing, Name, list_files
 from onceload_jobs.files.notes import Note, notes_of_refused
-from onceload_jobs.formats.signatures import check_plain_text
-from onceload_jobs.pipeline.declared import Declared, Identity, NewerFile, Source, Write
+from onceload_jobs.pipeline.declared import Declared, Identity, NewerFile, Source
 from onceload_jobs.plan.choice import EVERYTHING, Choice, chosen_of
+from onceload_jobs.plan.copies import resemblance_of
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
-from onceload_jobs.plan.file_state import FileState, current_state
-from onceload_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, held_note, outlook_of
-from onceload_jobs.plan.links import one_name_each
-from onceload_jobs.plan.moved_content import refuse_moved_content
-from onceload_jobs.plan.other_names import ContentUnderOtherNames
-from onceload_jobs.plan.same_content import BEGINNING, one_reader_each, waiting_rotated
-from onceload_jobs.plan.to_read import (
-    FileToRead,
-    Finding,
-    has_more_row_groups,
-    is_sealed,
-    rest_of_plain,
-    rest_of_stream,
-    with_columns,
-)
-from onceload_jobs.plan.waiting_files import open_ends, waiting_behind, waiting_for_runs
-from onceload_jobs.read.parts import is_plain_text, is_stream
+from onceload_jobs.plan.file_state import FileState, LoadedPart
+from onceload_jobs.plan.other_names import ContentUnderOtherNames, refuse_moved_content
+from onceload_jobs.plan.same_content import one_name_per_content
+from onceload_jobs.plan.to_read import FileToRead, Finding, NewPart, is_sealed
+from onceload_jobs.plan.waiting_files import dead_letter_reason, held_note, open_ends, waiting_behind, waiting_for_runs
+
+#: The producers of the registered names.
+KnownNames: TypeAlias = Mapping[str, KnownProducer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,91 +68,104 @@ class Plan:
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
     """Look at every file of the source; a file that cannot be read gets a note, and does not stop others."""
-    there = one_name_each(declared, ledger, list_files(declared.source.path, root=declared.source.root))
+    there = _one_name_each(declared, ledger, list_files(declared.source.path, root=declared.source.root))
+    is_by_content = declared.source.identity is Identity.CONTENT
     # A chosen file may have the content of one that was not chosen.
-    listing = there if _is_by_content(declared) else chosen_of(there, choice)
+    listing = there if is_by_content else chosen_of(there, choice)
     # Read this first: what is no longer claimed then has taken effect, or never will.
-    outlook = outlook_of(ledger, declared.name)
+    outlook = _outlook_of(ledger, declared.name)
     pipeline = pipeline_with_declaration(declared)
     known = find_known(ledger, pipeline, [*(listed.name for listed in listing.files), *listing.folders])
-    checker = _FileChecker.of(declared, ledger, listing, outlook, now_s=now_s, choice=choice)
-    findings = _Findings(listing=listing, of_files={each: checker.check(each, known) for each in listing.files})
-    if _is_by_content(declared):
-        findings = _one_name_per_content(declared, findings, known, choice)
-    findings = findings.with_changed(_held_back(declared, outlook, findings))
-    chosen = choice if there.files else EVERYTHING
-    of_listing = tuple(_notes_of_listing(declared.source, findings.listing, choice=chosen))
-    of_folders = tuple(_became_folders(findings.listing, known))
-    to_read = tuple(each for each in findings.of_files.values() if isinstance(each, FileToRead))
+    others = ContentUnderOtherNames.of(declared, ledger, listing) if is_by_content else None
+    checker = _FileChecker(
+        declared=declared, ledger=ledger, outlook=outlook, known=known, others=others, now_s=now_s, choice=choice
+    )
+    found = {listed: checker.check(listed) for listed in listing.files}
+    waits, in_progress = dict[Listed, Note](), frozenset[Listed]()
+    if is_by_content:
+        found, waits, in_progress = one_name_per_content(declared, found, known, choice)
+        listing = chosen_of(listing, choice)
+    if outlook.claimed and depends_on_others(declared):
+        found |= waiting_for_runs(found, outlook)
+    elif declared.is_ordered_across_files:
+        found |= waiting_behind(declared, listing, found, copies=in_progress)
+    to_read = tuple(each for each in found.values() if isinstance(each, FileToRead))
     if to_read:
         # Their commits would be refused. It is known before any record is read.
         ledger.refuse_files_of_others(pipeline, [file.listed.name for file in to_read])
-        if _is_by_content(declared):
-            refuse_moved_content(declared, ledger, pipeline, (file.listed for file in to_read))
+    if to_read and is_by_content:
+        refuse_moved_content(declared, ledger, pipeline, [file.listed for file in to_read])
+    asked = choice if there.files else EVERYTHING
+    remarks = (*choice.notes, *_notes_of_listing(declared.source, listing, known, choice=asked))
     return Plan(
         outlook=outlook,
         to_read=to_read,
-        notes=tuple(dict.fromkeys((*choice.notes, *of_listing, *of_folders, *_notes_of_files(findings)))),
-        remarks=frozenset((*choice.notes, *of_listing, *of_folders)),
-        done=sum(each is None for each in findings.of_files.values()),
-        modified={listed.name: listed.modified_at for listed, each in findings.of_files.items() if each is not None},
+        notes=tuple(dict.fromkeys((*remarks, *_notes_of_files(found, waits)))),
+        remarks=frozenset(remarks),
+        done=sum(each is None for each in found.values()),
+        modified={listed.name: listed.modified_at for listed, each in found.items() if each is not None},
         is_sealed_by_time=declared.source.sealed_after_s is not None,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Findings:
-    """What a plan found in the files of a listing."""
-
-    listing: Listing
-    of_files: Mapping[Listed, Finding]
-    #: The files of which nothing new is read, because another one with their content is read first.
-    waits: Mapping[Listed, Note] = field(default_factory=dict)
-    #: The copies in progress of files that sort after them.
-    copies_in_progress: frozenset[Listed] = frozenset()
-
-    def with_changed(self, changed: Mapping[Listed, Finding]) -> "_Findings":
-        return replace(self, of_files={**self.of_files, **changed})
+def depends_on_others(declared: Declared) -> bool:
+    """Whether what is new in a file depends on other files, so that no load may come between plan and claim."""
+    return declared.source.identity is Identity.CONTENT or declared.is_ordered_across_files
 
 
-def _one_name_per_content(declared: Declared, findings: _Findings, known: KnownNames, choice: Choice) -> _Findings:
-    """Let each content be read under one name; all files are compared, and then those that are not chosen are left out.
+def _outlook_of(ledger: Ledger[Any], pipeline: str) -> Outlook:
+    try:
+        return ledger.outlook(pipeline)
+    except NotFound:
+        # Planned before the first load.
+        return Outlook(position=Position(0), claimed=frozenset())
 
-    A chosen file may also be a copy in progress of a file that was not chosen.
-    """
-    under_way = _under_way(findings.of_files)
-    begun = {each: Note(name=each.name, reason=BEGINNING.format(other.name)) for each, other in under_way.items()}
-    found, waits = one_reader_each({**findings.of_files, **begun}, known)
-    if declared.target.write is Write.MERGE:
-        found |= waiting_rotated(found, choice)
-    chosen = chosen_of(findings.listing, choice)
-    return _Findings(
-        listing=chosen,
-        of_files={listed: found[listed] for listed in chosen.files},
-        waits=waits,
-        copies_in_progress=frozenset(each for each, other in under_way.items() if other.name > each.name),
+
+def find_known(ledger: Ledger[Any], pipeline: Pipeline, names: Sequence[str]) -> KnownNames:
+    try:
+        return ledger.find(pipeline.name, names, here=pipeline)
+    except NotFound:
+        # Planned before the first load: no file is known yet.
+        return {}
+
+
+def _one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> Listing:
+    """Keep one name of each file: the name that it was loaded under, or the first that is not a symbolic link."""
+    if not listing.names_of_one:
+        return listing
+    names = [each.name for group in listing.names_of_one for each in group]
+    known, files = find_known(ledger, declared.pipeline, names), {listed.name: listed for listed in listing.files}
+    others: dict[str, str] = {}
+    for group in listing.names_of_one:
+        registered = [each for each in group if _is_loaded_as(declared, each, files[each.name], known.get(each.name))]
+        # Something is loaded under it, or of the producer that it is a copy of.
+        loaded = (
+            each for each in registered for its in [known[each.name].knowledge] if its.state.consumed or its.shared
+        )
+        chosen = next(loaded, (registered or group)[0]).name
+        others |= {each.name: chosen for each in group if each.name != chosen}
+    notes = ((name, _OTHER_NAME.format(chosen)) for name, chosen in others.items())
+    return replace(
+        listing,
+        files=tuple(listed for listed in listing.files if listed.name not in others),
+        refused=tuple(sorted([*listing.refused, *notes])),
     )
 
 
-def _held_back(declared: Declared, outlook: Outlook, findings: _Findings) -> dict[Listed, Note]:
-    """The files that would overtake other runs or other files: they wait."""
-    if outlook.claimed and depends_on_others(declared):
-        return waiting_for_runs(findings.of_files, outlook)
-    if declared.is_ordered_across_files:
-        return waiting_behind(declared, findings.listing, findings.of_files, copies=findings.copies_in_progress)
-    return {}
+def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: KnownProducer | None) -> bool:
+    """Whether a name is that of a producer and still of this file: a symbolic link may point elsewhere now."""
+    if known is None:
+        return False
+    state, shared = known.knowledge.state, known.knowledge.shared
+    if not name.is_link or state.fingerprint is None or shared is not None:
+        return True
+    with suppress(OnceloadError):
+        return resemblance_of(declared.source, listed, state) not in (Resemblance.SHORTER, Resemblance.CHANGED)
+    # It cannot be read now, and is most likely still the same file.
+    return True
 
 
-def depends_on_others(declared: Declared) -> bool:
-    """Whether what is new in a file depends on other files, so that no load may come between plan and claim."""
-    return _is_by_content(declared) or declared.is_ordered_across_files
-
-
-def _is_by_content(declared: Declared) -> bool:
-    return declared.source.identity is Identity.CONTENT
-
-
-def _notes_of_listing(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
+def _notes_of_listing(source: Source, listing: Listing, known: KnownNames, *, choice: Choice) -> Iterator[Note]:
     """Notes about the listing itself."""
     yield from notes_of_refused(listing)
     if choice.files and not listing.files:
@@ -171,33 +176,17 @@ def _notes_of_listing(source: Source, listing: Listing, *, choice: Choice) -> It
         yield Note(name=", ".join(choice.files), reason=reason)
     elif listing.is_empty:
         yield Note(name=shown(source.path), reason="no file matches it. If there should be one, check source.path")
-
-
-def _notes_of_files(findings: _Findings) -> tuple[Note, ...]:
-    """Why files, or a part of them, are not read."""
-    return (
-        *(each for each in findings.of_files.values() if isinstance(each, Note)),
-        *open_ends(findings.of_files.values()),
-        *(findings.waits[listed] for listed in findings.of_files if listed in findings.waits),
-    )
-
-
-def _became_folders(listing: Listing, known: KnownNames) -> Iterator[Note]:
     for name in listing.folders:
         # Producers named by records have no fingerprint.
         if name in known and known[name].knowledge.state.fingerprint is not None:
             yield Note(name=name, reason="it was loaded as a file and is a folder now. Its loaded rows stay")
 
 
-def _under_way(found: Mapping[Listed, Finding]) -> dict[Listed, Listed]:
-    """New files that may be copies in progress, each with a file that is loaded or about to be."""
-    new = {listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new}
-    sound = [
-        listed
-        for listed, file in found.items()
-        if listed not in new and not (isinstance(file, Note) and (file.needs_a_person or file.is_unreadable))
-    ]
-    return copies_under_way(sorted(new, key=lambda each: each.name), sound)
+def _notes_of_files(found: Mapping[Listed, Finding], waits: Mapping[Listed, Note]) -> Iterator[Note]:
+    """Why files, or a part of them, are not read."""
+    yield from (each for each in found.values() if isinstance(each, Note))
+    yield from open_ends(found.values())
+    yield from (waits[listed] for listed in found if listed in waits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,139 +194,83 @@ class _FileChecker:
     """Finds out what is new in a single file, with what is known when the plan is made."""
 
     declared: Declared
+    ledger: Ledger[Any]
     outlook: Outlook
+    known: KnownNames
     #: The content loaded under other names, if names do not identify files.
     others: ContentUnderOtherNames | None
-    #: Whether a file holds what was loaded from it.
-    proven: Callable[..., bool]
     now_s: float
     choice: Choice
 
-    @classmethod
-    def of(
-        cls,
-        declared: Declared,
-        ledger: Ledger[Any],
-        listing: Listing,
-        outlook: Outlook,
-        *,
-        now_s: float,
-        choice: Choice,
-    ) -> "_FileChecker":
-        files = {listed.name: listed for listed in listing.files}
-        others = ContentUnderOtherNames(declared, ledger, LoadedContents(declared, ledger), files)
-        return cls(
-            declared=declared,
-            outlook=outlook,
-            others=others if _is_by_content(declared) else None,
-            proven=partial(holds_what_was_loaded, declared, ledger),
-            now_s=now_s,
-            choice=choice,
-        )
-
-    def check(self, listed: Listed, known: KnownNames) -> Finding:
+    def check(self, listed: Listed) -> Finding:
         """The new part of one file, why it cannot be read now, or None."""
-        sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
+        source, target = self.declared.source, self.declared.target
+        sealed = is_sealed(source, listed, now_s=self.now_s)
+        if source.format.is_typed and is_compressed(listed.url):
+            reason = _PACKED_AGAIN.format(source.format.proper_name)
+            return Note(name=listed.name, reason=reason, needs_a_person=True)
+        if target.newer_file is NewerFile.BY_TIME and listed.modified_at is None:
+            return Note(name=listed.name, reason=_UNDATED, needs_a_person=True)
         try:
-            return self._check(listed, known.get(listed.name), sealed=sealed)
+            return self._check(listed, self.known.get(listed.name), sealed=sealed)
         except Incomplete as error:
             return Note.of(listed.name, error.in_sealed_file() if sealed else error)
         except OnceloadError as error:
             return Note.of(listed.name, error)
 
     def _check(self, listed: Listed, known: KnownProducer | None, *, sealed: bool) -> Finding:
-        if (reason := _unusable(self.declared, listed)) is not None:
-            return Note(name=listed.name, reason=reason, needs_a_person=True)
-        file_state = self._state_of(listed, known, sealed=sealed)
-        if isinstance(file_state, Note):
-            return file_state
-        if file_state.is_done:
-            return None if listed.name in self.outlook.claimed else _with_new_etag(listed, file_state, sealed=sealed)
-        if listed.name in self.outlook.dead_letters:
-            return Note(
-                name=listed.name, reason=dead_letter_reason(self.outlook.dead_letters[listed.name]), needs_a_person=True
-            )
-        if listed.name in self.outlook.claimed:
-            return self._being_loaded(listed, file_state, known, sealed=sealed)
+        declared, outlook, name = self.declared, self.outlook, listed.name
+        state = self._state_of(listed, known, sealed=sealed)
+        if isinstance(state, Note):
+            return state
+        new = NewPart(declared=declared, listed=listed, state=state, sealed=sealed)
+        if state.is_done:
+            return None if name in outlook.claimed else new.with_new_etag()
+        if name in outlook.dead_letters:
+            return Note(name=name, reason=dead_letter_reason(outlook.dead_letters[name]), needs_a_person=True)
+        if name in outlook.claimed:
+            # The claim, of any generation, may be for other content, so that not even its end is the end of a record;
+            # and what comes after it must not take effect first if it deletes what comes before.
+            claimed = known.knowledge.claimed if known else SpanSet()
+            return replace(held_note(name, outlook), has_more=new.has_more(claimed))
         # A name that is only registered is as new as an unknown one.
-        found = self.others.state_of(listed, file_state, known) if self.others else file_state
-        return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
+        found = self.others.state_of(listed, state, known) if self.others else state
+        return found if isinstance(found, Note) else replace(new, state=found).find()
 
     def _state_of(self, listed: Listed, known: KnownProducer | None, *, sealed: bool) -> FileState | Note:
+        choice, state = self.choice, known.knowledge.state if known else None
+        is_chosen = choice.replaces and listed.name not in choice.done
         file_state: FileState | Note | None = None
-        if known and self._is_to_be_replaced(listed, known.knowledge.state):
-            file_state = FileState(generation=known.knowledge.state.generation + 1, replaces=known.producer_id)
-        if file_state is None or (known and known.knowledge.is_elsewhere and not self.choice.accepts_differences):
+        if known and state and is_chosen and state.consumed and state.condition is not Condition.REPLACED:
+            file_state = FileState(generation=state.generation + 1, replaces=known.producer_id)
+        if file_state is None or (known and known.knowledge.is_elsewhere and not choice.accepts_differences):
             # Rows are only replaced by what is the same file.
-            found = current_state(self.declared, listed, known, proven=self.proven, sealed=sealed)
+            found = LoadedPart(declared=self.declared, ledger=self.ledger, listed=listed, sealed=sealed).state(known)
             file_state = found if file_state is None or isinstance(found, Note) else file_state
-        if (
-            isinstance(file_state, FileState)
-            and file_state.replaces
-            and not (listed.size or self.choice.accepts_differences)
-        ):
+        is_refused = not (listed.size or choice.accepts_differences)
+        if isinstance(file_state, FileState) and file_state.replaces and is_refused:
             return Note.of_nothing_to_load(listed.name, "it is empty")
         return file_state
 
-    def _is_to_be_replaced(self, listed: Listed, state: ProducerState) -> bool:
-        is_chosen = self.choice.replaces and listed.name not in self.choice.done
-        return is_chosen and bool(state.consumed) and state.condition is not Condition.REPLACED
 
-    def _being_loaded(
-        self, listed: Listed, file_state: FileState, known: KnownProducer | None, *, sealed: bool
-    ) -> Note:
-        # The claim, of any generation, may be for other content, so that not even its end is the end of a record; and
-        # what comes after it must not take effect first if it deletes what comes before.
-        claimed = known.knowledge.claimed if known else SpanSet()
-        has_more = _has_more(self.declared, listed, file_state, claimed, sealed=sealed)
-        return replace(held_note(listed.name, self.outlook), has_more=has_more)
+def plan_everything(declared: Declared, *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
+    """All complete records that a source has now, as the first load into an empty database plans them."""
+    return make_plan(declared, cast("Ledger[Any]", _NothingLoaded()), now_s=now_s, choice=choice)
 
 
-def _unusable(declared: Declared, listed: Listed) -> str | None:
-    """Why a file cannot be loaded by this pipeline, whatever it holds."""
-    if declared.source.format.is_typed and is_compressed(listed.url):
-        return _PACKED_AGAIN.format(declared.source.format.proper_name)
-    if declared.target.newer_file is NewerFile.BY_TIME and listed.modified_at is None:
-        return _UNDATED
-    return None
+class _NothingLoaded:
+    """What a plan asks of a ledger, if no pipeline was ever loaded. It needs no database."""
 
+    def find(self, pipeline: str, *_: object, **__: object) -> KnownNames:
+        raise NotFound("pipeline", pipeline)
 
-def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
-    source = declared.source
-    if is_plain_text(source, listed.url) and not file_state.consumed:
-        check_plain_text(listed.url, record_bytes_max=source.record_bytes_max)
-    rest_of = rest_of_stream if is_stream(source, listed.name) else rest_of_plain
-    rest = rest_of(source, listed, file_state, sealed=sealed)
-    if not isinstance(rest, FileToRead):
-        # The next plan reports the rest, without comparing it again.
-        rest = _with_new_etag(listed, file_state, sealed=sealed) or rest
-    return with_columns(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
+    outlook = states = find
 
+    def others_by_content(self, _: Pipeline) -> dict[str, str]:
+        return {}
 
-def _with_new_etag(listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | None:
-    if file_state.new_etag is None:
-        return None
-    return FileToRead(
-        listed=listed, generation=file_state.generation, spans=(), sealed=sealed, copy_record=file_state.new_etag
-    )
-
-
-def _has_more(declared: Declared, listed: Listed, file_state: FileState, claimed: SpanSet, *, sealed: bool) -> bool:
-    """Whether a file has more than what another session loads; only fixed sessions need to know."""
-    if not declared.has_fixed_sessions:
-        return False
-    taken = file_state.consumed | claimed
-    try:
-        if declared.source.format.is_whole:
-            return has_more_row_groups(declared.source, listed, taken)
-        if is_stream(declared.source, listed.name):
-            # One session reads it to its end.
-            return not claimed
-        rest = rest_of_plain(declared.source, listed, replace(file_state, consumed=taken), sealed=sealed)
-    except OnceloadError:
-        # The next plan finds out.
-        return True
-    return isinstance(rest, FileToRead)
+    def refuse_files_of_others(self, pipeline: Pipeline, names: Sequence[str]) -> None:
+        """No other pipeline has loaded any file."""
 
 
 _PACKED_AGAIN = (
@@ -348,3 +281,4 @@ _UNDATED = (
     "its storage does not report when it was modified, and newer_file: by_time needs that. Nothing of it is loaded. "
     "Set newer_file: by_name in the target"
 )
+_OTHER_NAME = "it is the same file as {0} (a link). A file is loaded once, here as {0}"

@@ -4,17 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from onceload_core.errors import OnceloadError
 from onceload_core.names import ProducerId
 from onceload_core.spans import Span, SpanSet
 from onceload_core.verdicts import judge
-from onceload_jobs.content.copies import CopyRecord
 from onceload_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import LastLineOpen, RowGroup
 from onceload_jobs.formats.csv.header import read_checked_header
+from onceload_jobs.formats.signatures import check_plain_text
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.declared import Declared, Format, NewerFile, Source
+from onceload_jobs.plan.copies import CopyRecord
 from onceload_jobs.plan.file_state import LEFT_OPEN, FileState
 from onceload_jobs.read.parts import complete_end, find_open_end, is_plain_text, is_stream
 
@@ -93,89 +95,113 @@ def is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:
     )
 
 
-def rest_of_stream(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
-    if file_state.is_left_open and not sealed:
-        return Note(name=listed.name, reason=LEFT_OPEN)
-    first, size = file_state.consumed.end if file_state.consumed else 0, listed.size
-    if file_state.is_all_in and file_state.consumed == SpanSet([Span(0, first)] if first else []):
-        return _to_read(source, listed, file_state, spans=(), sealed=sealed)
-    if is_plain_text(source, listed.url) and not file_state.copy_record:
-        if first >= size and file_state.consumed.is_without_holes and file_state.replaces is None:
+@dataclass(frozen=True, kw_only=True)
+class NewPart:
+    """The new part of a file, found by what was loaded of it."""
+
+    declared: Declared
+    listed: Listed
+    state: FileState
+    sealed: bool
+
+    def find(self) -> Finding:
+        source, url = self.declared.source, self.listed.url
+        if is_plain_text(source, url) and not self.state.consumed:
+            check_plain_text(url, record_bytes_max=source.record_bytes_max)
+        rest = self._of_stream() if is_stream(source, self.listed.name) else self._of_plain(self.state.consumed)
+        if not isinstance(rest, FileToRead):
+            # The next plan reports the rest, without comparing it again.
+            rest = self.with_new_etag() or rest
+        return self._with_columns(rest) if isinstance(rest, FileToRead) and rest.spans else rest
+
+    def with_new_etag(self) -> FileToRead | None:
+        """Nothing to read, but something to record."""
+        record, generation = self.state.new_etag, self.state.generation
+        if record is None:
             return None
-        left = find_open_end(listed.url, source, first=first, size=size) if first < size else None
-        if left and not (sealed and isinstance(left, LastLineOpen)):
-            return Note.of(listed.name, left)
-    # Chunks of a plain file are loaded in any order; if it is compressed later, some may still be missing.
-    missing = judge(SpanSet([Span(0, first)]) if first else SpanSet(), consumed=file_state.consumed).new
-    spans = (*((span.first, span.end) for span in missing), (first, None))
-    return _to_read(source, listed, file_state, spans=spans, sealed=sealed)
+        return FileToRead(listed=self.listed, generation=generation, spans=(), sealed=self.sealed, copy_record=record)
 
+    def has_more(self, claimed: SpanSet) -> bool:
+        """Whether there is more than what another session loads; only fixed sessions need to know."""
+        source, listed = self.declared.source, self.listed
+        if not self.declared.has_fixed_sessions:
+            return False
+        taken = self.state.consumed | claimed
+        try:
+            if source.format.is_whole:
+                groups = read_whole_file(source.format, listed.url, size=listed.size).row_groups
+                return any(not taken.covers(SpanSet([Span(group.first, group.end)])) for group in groups)
+            if is_stream(source, listed.name):
+                # One session reads it to its end.
+                return not claimed
+            return isinstance(self._of_plain(taken), FileToRead)
+        except OnceloadError:
+            # The next plan finds out.
+            return True
 
-def rest_of_plain(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
-    from_byte = file_state.consumed.end if file_state.consumed else 0
-    end = listed.size if sealed else complete_end(listed.url, first=min(from_byte, listed.size), size=listed.size)
-    offered = SpanSet([Span(0, end)]) if end else SpanSet()
-    new = judge(offered, consumed=file_state.consumed).new
-    is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
-    if file_state.replaces is not None and end < listed.size:
-        return is_open.of_no_replacement()
-    if file_state.replaces is not None and not end:
-        # Its end is found by reading, as in a compressed file without content.
-        return _to_read(source, listed, file_state, spans=((0, None),), sealed=sealed)
-    if new or file_state.copy_record:
-        spans = tuple((span.first, span.end) for span in new)
-        return _to_read(source, listed, file_state, spans=spans, sealed=sealed)
-    return is_open if end < listed.size else None
+    def _of_stream(self) -> Finding:
+        source, listed, state = self.declared.source, self.listed, self.state
+        if state.is_left_open and not self.sealed:
+            return Note(name=listed.name, reason=LEFT_OPEN)
+        first, size = state.consumed.end if state.consumed else 0, listed.size
+        if state.is_all_in and state.consumed == SpanSet([Span(0, first)] if first else []):
+            return self._to_read(())
+        if is_plain_text(source, listed.url) and not state.copy_record:
+            if first >= size and state.consumed.is_without_holes and state.replaces is None:
+                return None
+            left = find_open_end(listed.url, source, first=first, size=size) if first < size else None
+            if left and not (self.sealed and isinstance(left, LastLineOpen)):
+                return Note.of(listed.name, left)
+        # Chunks of a plain file are loaded in any order; if it is compressed later, some may still be missing.
+        missing = judge(SpanSet([Span(0, first)]) if first else SpanSet(), consumed=state.consumed).new
+        return self._to_read((*((span.first, span.end) for span in missing), (first, None)))
 
+    def _of_plain(self, consumed: SpanSet) -> Finding:
+        listed, state = self.listed, self.state
+        from_byte = min(consumed.end if consumed else 0, listed.size)
+        end = listed.size if self.sealed else complete_end(listed.url, first=from_byte, size=listed.size)
+        new = judge(SpanSet([Span(0, end)]) if end else SpanSet(), consumed=consumed).new
+        is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
+        if state.replaces is not None and end < listed.size:
+            return is_open.of_no_replacement()
+        if state.replaces is not None and not end:
+            # Its end is found by reading, as in a compressed file without content.
+            return self._to_read(((0, None),))
+        if new or state.copy_record:
+            return self._to_read(tuple((span.first, span.end) for span in new))
+        return is_open if end < listed.size else None
 
-def has_more_row_groups(source: Source, listed: Listed, taken: SpanSet) -> bool:
-    """Whether a whole file has row groups that are neither loaded nor claimed."""
-    groups = read_whole_file(source.format, listed.url, size=listed.size).row_groups
-    return any(not taken.covers(SpanSet([Span(group.first, group.end)])) for group in groups)
+    def _to_read(self, spans: tuple[tuple[int, int | None], ...]) -> FileToRead:
+        source, listed, state = self.declared.source, self.listed, self.state
+        end = spans[-1][1] if spans else None
+        # The loaded part, and, where that is cheap, all that will be read.
+        expected = [state.fingerprint] if state.fingerprint else []
+        if source.format.is_whole:
+            expected.append(fingerprint_of_whole(listed.url, size=listed.size).to_bytes())
+        elif end is not None:
+            expected.append(fingerprint_of(listed.url, end=end).to_bytes())
+        has_open_end = is_stream(source, listed.name) and not source.format.is_whole
+        return FileToRead(
+            listed=listed,
+            generation=state.generation,
+            spans=spans,
+            sealed=self.sealed,
+            is_new=not state.consumed,
+            expected=tuple(expected),
+            stored=fingerprint_of(listed.url, end=listed.size).to_bytes() if has_open_end else None,
+            replaces=state.replaces,
+            copy_record=state.copy_record,
+        )
 
-
-def _to_read(
-    source: Source, listed: Listed, file_state: FileState, *, spans: tuple[tuple[int, int | None], ...], sealed: bool
-) -> FileToRead:
-    return FileToRead(
-        listed=listed,
-        generation=file_state.generation,
-        spans=spans,
-        sealed=sealed,
-        is_new=not file_state.consumed,
-        expected=_expected(source, listed, file_state, spans),
-        stored=_stored_marks(source, listed),
-        replaces=file_state.replaces,
-        copy_record=file_state.copy_record,
-    )
-
-
-def _expected(
-    source: Source, listed: Listed, file_state: FileState, spans: tuple[tuple[int, int | None], ...]
-) -> tuple[bytes, ...]:
-    """The loaded part, and, where that is cheap, all that will be read."""
-    known = (file_state.fingerprint,) if file_state.fingerprint else ()
-    if source.format.is_whole:
-        return (*known, fingerprint_of_whole(listed.url, size=listed.size).to_bytes())
-    end = spans[-1][1] if spans else None
-    return known if end is None else (*known, fingerprint_of(listed.url, end=end).to_bytes())
-
-
-def _stored_marks(source: Source, listed: Listed) -> bytes | None:
-    """The stored bytes of a file whose end is only found by reading; the others have expected fingerprints."""
-    is_end_known = source.format.is_whole or not is_stream(source, listed.name)
-    return None if is_end_known else fingerprint_of(listed.url, end=listed.size).to_bytes()
-
-
-def with_columns(declared: Declared, file: FileToRead) -> FileToRead | Note:
-    """Refuse a file that lacks declared columns; keep what its chunks need: row groups, or the header of a CSV file."""
-    source, listed = declared.source, file.listed
-    if source.format.is_whole:
-        found = read_whole_file(source.format, listed.url, size=listed.size, columns=declared.columns)
-        return replace(file, row_groups=found.row_groups)
-    if source.format is not Format.CSV or not source.csv.header:
-        return file
-    header = read_checked_header(listed.url, declared.columns, source.csv, sealed=file.sealed)
-    if header is None:
-        return Note(name=listed.name, reason="its header line has no newline yet. It is loaded once it is complete")
-    return replace(file, header=header)
+    def _with_columns(self, file: FileToRead) -> FileToRead | Note:
+        """Refuse a file that lacks declared columns; keep what its chunks need: row groups, or the header of CSV."""
+        source, columns, listed = self.declared.source, self.declared.columns, self.listed
+        if source.format.is_whole:
+            found = read_whole_file(source.format, listed.url, size=listed.size, columns=columns)
+            return replace(file, row_groups=found.row_groups)
+        if source.format is not Format.CSV or not source.csv.header:
+            return file
+        header = read_checked_header(listed.url, columns, source.csv, sealed=self.sealed)
+        if header is None:
+            return Note(name=listed.name, reason="its header line has no newline yet. It is loaded once it is complete")
+        return replace(file, header=header)

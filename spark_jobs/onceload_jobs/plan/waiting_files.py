@@ -1,16 +1,55 @@
-"""Files that wait because they must not overtake a file that cannot be read."""
+"""Files that wait: another run, a staged batch or a dead letter holds them, or they must not overtake such a file."""
 
+import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC
 
+from onceload_core.commands import PIPELINE_FILE
+from onceload_core.delivery import Kept
+from onceload_core.names import DeliveryId
 from onceload_core.ports import Outlook
 from onceload_core.verdicts import Order
 from onceload_jobs.files.listing import Listed, Listing
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import LastLineOpen
 from onceload_jobs.pipeline.declared import Declared
-from onceload_jobs.plan.ledger_lookup import dead_letter_reason, kept_reason
 from onceload_jobs.plan.to_read import FileToRead, Finding
+
+
+def dead_letter_notes(outlook: Outlook) -> tuple[Note, ...]:
+    """The files with a part in the dead letters."""
+    return tuple(
+        Note(name=name, reason=dead_letter_reason(dead), needs_a_person=True)
+        for name, dead in outlook.dead_letters.items()
+    )
+
+
+def dead_letter_reason(dead: DeliveryId) -> str:
+    return (
+        f"a part of it became dead letter {dead}, because it failed as often as deliveries_max allows. That part"
+        f" is not loaded. See `onceload deliveries show {dead}`, fix the cause, then"
+        f" `onceload deliveries redeliver {dead}`"
+    )
+
+
+def held_note(name: str, outlook: Outlook) -> Note:
+    """About a file that another run claims."""
+    if (kept := outlook.kept.get(name)) is None:
+        return Note(name=name, reason="another run is loading it", is_busy=True)
+    reason = f"{_kept_reason(kept)}. Nothing new of this file is loaded until then"
+    return Note(name=name, reason=reason, is_busy=True, is_kept=True)
+
+
+def _kept_reason(kept: Kept) -> str:
+    """Which batch holds records that it has staged, until when, and how to end that."""
+    until = f"{kept.until.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    batch = f"{PIPELINE_FILE} --batch={shlex.quote(kept.batch)}"
+    return (
+        f"batch {kept.batch} is staged but not published, and holds it until {until}. To publish it now, run `onceload "
+        f"publish {batch}` (with a suite, first `onceload audit {batch}`). To discard the staged rows instead, run "
+        f"`onceload publish {batch} --give-up`, and load again"
+    )
 
 
 def waiting_for_runs(found: Mapping[Listed, Finding], outlook: Outlook) -> dict[Listed, Note]:
@@ -23,7 +62,7 @@ def waiting_for_runs(found: Mapping[Listed, Finding], outlook: Outlook) -> dict[
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
     if outlook.kept:
         name, kept = next(iter(outlook.kept.items()))
-        reason = f"which records of this file are new depends on {name}: {kept_reason(kept)}"
+        reason = f"which records of this file are new depends on {name}: {_kept_reason(kept)}"
     else:
         reason = (
             "which records of this file are new depends on the records that another run is loading. Nothing of this "

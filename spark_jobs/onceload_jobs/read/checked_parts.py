@@ -98,8 +98,7 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         return
     if not chunk.size:
         # An empty file that replaces loaded rows is recorded too.
-        fingerprint = fingerprint_of(chunk.url, end=0).to_bytes()
-        yield ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=fingerprint, size=0)
+        yield replace(_nothing(chunk, fingerprint_of(chunk.url, end=0)), size=0)
         return
     left = UnfinishedRecord()
     for part in parts_of(chunk, source, rest=left):
@@ -122,8 +121,9 @@ def _marked(chunk: Chunk, part: Part) -> Fingerprint:
     return Fingerprint(stream=marks.marks)
 
 
-def _nothing(chunk: Chunk) -> Part:
-    return Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.first, raw=b"")
+def _nothing(chunk: Chunk, fingerprint: Fingerprint) -> ReadPart:
+    part = Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.first, raw=b"")
+    return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes())
 
 
 @dataclass(eq=False)
@@ -168,10 +168,9 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         if held:
             yield held
         raise broken
-    if held:
-        check_tail(chunk, held.part)
     # A file without new records is recorded too, so that it is not unpacked again.
-    last = held or ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=Fingerprint(stream=seen.marks).to_bytes())
+    last = held or _nothing(chunk, Fingerprint(stream=seen.marks))
+    check_tail(chunk, last.part)
     # Marks of the packed file record that it was read to its end. A size records that nothing was left over.
     whole = replace(Fingerprint.from_bytes(last.fingerprint), packed=Fingerprint.from_bytes(stored).stream)
     yield replace(
@@ -226,13 +225,7 @@ def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Itera
             condition=Condition.SEALED,
         )
     if not wanted and chunk.end is None:
-        yield ReadPart(
-            chunk=chunk,
-            part=_nothing(chunk),
-            fingerprint=whole.to_bytes(),
-            size=chunk.size,
-            condition=Condition.SEALED,
-        )
+        yield replace(_nothing(chunk, whole), size=chunk.size, condition=Condition.SEALED)
 
 
 def _bytes_of(url: str, groups: Sequence[RowGroup], source: Source) -> Iterator[tuple[RowGroup, bytes]]:

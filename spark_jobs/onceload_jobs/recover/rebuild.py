@@ -16,7 +16,6 @@ from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.connection import statements, translated
 from onceload_core.replay import Condition, ProducerState, Snapshot, States
-from onceload_jobs.content.copies import resemblance_of
 from onceload_jobs.executor.executor import Executor
 from onceload_jobs.files.fingerprints import Fingerprint, Marks, Resemblance
 from onceload_jobs.files.listing import Listed, url_of
@@ -25,6 +24,7 @@ from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.pipeline.declared import Declared, Identity, Source
+from onceload_jobs.plan.copies import resemblance_of
 from onceload_jobs.write.sql import filled, table_name
 from onceload_jobs.write.target import columns_there
 

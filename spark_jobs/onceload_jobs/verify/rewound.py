@@ -15,11 +15,11 @@ from onceload_core.errors import OnceloadError
 from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.rewound import Owed
 from onceload_core.replay import ProducerState
-from onceload_jobs.content.copies import resemblance_of
 from onceload_jobs.files.fingerprints import Fingerprint, Marks, Resemblance
 from onceload_jobs.files.listing import Listed, url_of
 from onceload_jobs.files.reading import look_at
 from onceload_jobs.pipeline.declared import Declared, Identity, Source
+from onceload_jobs.plan.copies import resemblance_of
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 from onceload_jobs.verify.gaps import Gaps
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceload_jobs.content.copies_in_progress import _beginnings, copies_under_way
 from onceload_jobs.files.listing import list_files
+from onceload_jobs.plan.same_content import _beginnings, copies_under_way
 
 TEXTS = st.binary(min_size=1, max_size=6).map(lambda text: bytes(byte % 2 for byte in text))
 

@@ -13,13 +13,13 @@ from onceload_core.ports import Advance
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.piece import Piece, advances_of
 from onceload_jobs.batch.stage import SealedEnd
-from onceload_jobs.content.copies import ends_a_line
 from onceload_jobs.files.addresses import Unreadable, local_path
 from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Source
+from onceload_jobs.plan.copies import ends_a_line
 from onceload_jobs.plan.waiting_files import waits_for
 
 _GOES_ON = (

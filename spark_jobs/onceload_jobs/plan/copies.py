@@ -6,17 +6,15 @@ and to compare it with the digests of everything that was loaded of the other on
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, BinaryIO
 
 from onceload_core.errors import NotFound, OnceloadError
 from onceload_core.names import ProducerId
 from onceload_core.ports import Ledger, LoadedProducer
 from onceload_core.replay import Condition, ProducerState
 from onceload_core.spans import Span, SpanSet
-from onceload_jobs.content.common_beginning import CommonBeginning
 from onceload_jobs.files.addresses import errors_naming
 from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import (
@@ -63,43 +61,6 @@ class CopyRecord:
     #: That producer continues under this name.
     takes_over: bool = False
 
-    @classmethod
-    def whole_copy(cls, listed: Listed, shared: "Shared", *, duplicates: int) -> "CopyRecord":
-        """The record of a file that contains everything that was loaded of a producer."""
-        return cls(
-            name=shared.state.name,
-            fingerprint=shared.fingerprint,
-            size=listed.size if shared.is_all else None,
-            condition=shared.state.condition,
-            duplicates=duplicates,
-            copy_of=shared.producer_id,
-            is_whole=True,
-            has_holes=not shared.state.consumed.is_without_holes,
-        )
-
-    @classmethod
-    def diverged(cls, loaded: LoadedProducer, common: CommonBeginning, *, counted: int) -> "CopyRecord":
-        """The record of a file that continues differently from a producer after their common records.
-
-        Some of these were counted before, when it was still a copy.
-        """
-        return cls(
-            name=loaded.state.name,
-            fingerprint=common.fingerprint,
-            size=None,
-            condition=Condition.OPEN,
-            consumed=common.spans,
-            shares_with=loaded.producer_id,
-            digest=common.digest,
-            records=counted + common.records,
-            duplicates=common.records,
-        )
-
-    @classmethod
-    def new_etag(cls, state: ProducerState, fingerprint: Fingerprint) -> "CopyRecord":
-        """The record of a file of which nothing but its ETag or folder changed, so that it is not read again."""
-        return cls(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
@@ -132,15 +93,13 @@ def ends_a_line(source: Source, url: str, end: int) -> bool:
         return True
     # In a multiline file the next newline may be inside an open quote.
     size = 1 if source.format is Format.CSV and source.csv.multiline else 3
-    if not is_compressed(url):
-        return _has_ended(read_at(url, offset=end - 1, size=size))
-    with open_stream(url) as stream:
-        _digests_of_next(stream, end - 1)
-        return _has_ended(stream.read(size))
-
-
-def _has_ended(last_and_next: bytes) -> bool:
-    """Whether a line ends with the first of these bytes, or with the newline after it that was missing."""
+    if is_compressed(url):
+        with open_stream(url) as stream:
+            _digests_of_next(stream, end - 1)
+            last_and_next = stream.read(size)
+    else:
+        last_and_next = read_at(url, offset=end - 1, size=size)
+    # The line ends with the first of these bytes, or with the newline after it that was missing.
     return last_and_next[:1] == b"\n" or last_and_next[1:].startswith((b"\n", b"\r\n"))
 
 
@@ -179,20 +138,19 @@ class LoadedContents:
             return None
         marks_before = fingerprint_of(listed.url, end=listed.size).stream
         try:
-            end = _find_end_of_content(source, listed, proof.digests, end=state.consumed.end)
+            is_all = _ends_after(source, listed, proof.digests, end=state.consumed.end)
         except OnceloadError:
             return None
-        if end is None:
+        if is_all is None:
             return None
         fingerprint = replace(Fingerprint.from_bytes(state.fingerprint or b""), packed=None)
-        is_packed = is_compressed(listed.url)
-        if end is _End.OF_FILE and is_packed and fingerprint_of(listed.url, end=listed.size).stream == marks_before:
+        if is_all and is_compressed(listed.url) and fingerprint_of(listed.url, end=listed.size).stream == marks_before:
             fingerprint = replace(fingerprint, packed=marks_before)
         return Shared(
             producer_id=producer_id,
             state=state,
             records=proof.records,
-            is_all=end is _End.OF_FILE,
+            is_all=is_all,
             fingerprint=fingerprint.named(listed.etag).to_bytes(),
         )
 
@@ -202,12 +160,13 @@ class LoadedContents:
         begins = _beginning(listed) if edges else b""
         for length in edges:
             if length <= len(begins):
-                yield from self._by_edge.get((length, _digest(begins[:length])), [])
+                digest = blake2b(begins[:length], digest_size=16).digest()
+                yield from self._by_edge.get((length, digest), [])
 
     @cached_property
     def _by_edge(self) -> dict[tuple[int, bytes], list[LoadedProducer]]:
         by_edge: dict[tuple[int, bytes], list[LoadedProducer]] = {}
-        for producer_id, state in _states(self._ledger, self._declared.name).items():
+        for producer_id, state in loaded_states(self._ledger, self._declared.name).items():
             # A replaced producer has no content any more.
             if state.fingerprint is not None and state.consumed:
                 marks = Fingerprint.from_bytes(state.fingerprint).stream
@@ -227,35 +186,32 @@ def holds_what_was_loaded(
 def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
     """Cached by ETag, so that a load every minute does not read the file each time."""
     with errors_naming(listed.url):
-        found = _find_end_of_content(source, listed, digests, end=0) is not None
+        found = _ends_after(source, listed, digests, end=0) is not None
     if look_at(listed.url).etag != listed.etag:
         raise FileRewritten(listed.url, "the object store reports that it was rewritten while it was compared")
     return found
 
 
-class _End(Enum):
-    """Where a file ends that contains all loaded content of another."""
-
-    OF_FILE = "there"
-    LATER = "later"
-
-
-def _find_end_of_content(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
-    """Whether a file contains all content with these digests, and whether it ends there."""
+def _ends_after(source: Source, listed: Listed, digests: bytes, *, end: int) -> bool | None:
+    """Whether a file ends after all content with these digests, or where it ends; None if it does not contain that."""
     if source.format.is_whole:
-        return _compared_row_groups(source, listed, digests)
+        return _has_only(source, listed, digests)
     with open_stream(listed.url) as stream:
-        at = _read_up_to(stream, digests)
-        if at is None:
-            return None
+        at = 0
+        for span, expected in sorted(digests_in(digests), key=lambda each: each[0].first):
+            _digests_of_next(stream, span.first - at)
+            if expected not in _digests_of_next(stream, len(span)):
+                return None
+            at = span.end
         _digests_of_next(stream, max(0, end - at))
         try:
-            return _End.LATER if stream.read(1) else _End.OF_FILE
+            return not stream.read(1)
         except (Incomplete, Damaged):
-            return _End.LATER
+            return False
 
 
-def _compared_row_groups(source: Source, listed: Listed, digests: bytes) -> _End | None:
+def _has_only(source: Source, listed: Listed, digests: bytes) -> bool | None:
+    """Whether a file has no other row groups than those with these digests; None if it does not have all of them."""
     whole = Chunk(producer_id=ProducerId(0), name=listed.name, url=listed.url, first=0, end=None, size=listed.size)
     there = {
         Span(each.part.first, each.part.end): possible_digests(each.part.raw)
@@ -265,23 +221,15 @@ def _compared_row_groups(source: Source, listed: Listed, digests: bytes) -> _End
     loaded = digests_in(digests)
     if any(digest not in there.get(span, ()) for span, digest in loaded):
         return None
-    return _End.OF_FILE if {span for span, _ in loaded} == there.keys() else _End.LATER
+    return {span for span, _ in loaded} == there.keys()
 
 
-def _first_of(digest: tuple[Span, bytes]) -> int:
-    return digest[0].first
-
-
-def _states(ledger: Ledger[Any], pipeline: str) -> Mapping[ProducerId, ProducerState]:
-    try:
-        return ledger.states(pipeline).states
-    except NotFound:
-        return {}
-
-
-def has_loaded(ledger: Ledger[Any], pipeline: str) -> bool:
-    """Whether anything is loaded by a pipeline, which may be unknown so far."""
-    return bool(_states(ledger, pipeline))
+def _digests_of_next(stream: BinaryIO, size: int) -> tuple[bytes, ...]:
+    digests = Digests()
+    while size and (block := stream.read(min(size, _READ_BYTES))):
+        digests.feed(block)
+        size -= len(block)
+    return digests.possible()
 
 
 def _beginning(listed: Listed) -> bytes:
@@ -293,24 +241,9 @@ def _beginning(listed: Listed) -> bytes:
         return b""
 
 
-def _read_up_to(stream: Any, digests: bytes) -> int | None:  # noqa: ANN401 - whatever opens a source.
-    """Read all content with these digests, and return its end; None if the content differs."""
-    at = 0
-    for span, expected in sorted(digests_in(digests), key=_first_of):
-        _digests_of_next(stream, span.first - at)
-        if expected not in _digests_of_next(stream, len(span)):
-            return None
-        at = span.end
-    return at
-
-
-def _digests_of_next(stream: Any, size: int) -> tuple[bytes, ...]:  # noqa: ANN401 - whatever opens a source reads like a file.
-    digests = Digests()
-    while size and (block := stream.read(min(size, _READ_BYTES))):
-        digests.feed(block)
-        size -= len(block)
-    return digests.possible()
-
-
-def _digest(edge: bytes) -> bytes:
-    return blake2b(edge, digest_size=16).digest()
+def loaded_states(ledger: Ledger[Any], pipeline: str) -> Mapping[ProducerId, ProducerState]:
+    """The states of all producers of a pipeline, which may be unknown so far."""
+    try:
+        return ledger.states(pipeline).states
+    except NotFound:
+        return {}
