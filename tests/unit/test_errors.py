@@ -1,6 +1,7 @@
 """Every error of the tree: it says what to do, and it survives the way between processes."""
 
 import pickle
+from collections.abc import Mapping
 from dataclasses import fields
 
 import pytest
@@ -29,6 +30,7 @@ def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:
 def an_example_of(error: type[OnceloadError]) -> OnceloadError:
     samples = {"str": "sample", "int": 7, "int | None": 7, "tuple[str, ...]": ("a", "b")}
     samples[str(Version)] = Version(7, None)
+    samples[str(Mapping[str, str])] = {"a": "sample", "b": "sample"}
     values = {
         field.name: samples[
             getattr(field.type, "__name__", str(field.type)) if field.type in (str, int) else str(field.type)
