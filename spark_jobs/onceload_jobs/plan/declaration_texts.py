@@ -90,12 +90,13 @@ def _boundaries(source: Source) -> str:
 
 def _typed(declared: Declared, names: Sequence[str]) -> str:
     """Columns with their types; a transform may make undeclared ones."""
-    types = {column.name: _widest(column.type) + _path(column) for column in declared.columns}
-    if declared.source.format is Format.CSV and not declared.source.csv.header:
-        # Without a header, a column is identified by its position.
-        places = {column.name: f" in place {place}" for place, column in enumerate(declared.columns, start=1)}
-        types = {name: of_type + places[name] for name, of_type in types.items()}
-    return ", ".join(f"{name} {types.get(name, '')}".strip() for name in names)
+    # Without a header, a column of CSV is identified by its position.
+    has_places = declared.source.format is Format.CSV and not declared.source.csv.header
+    texts: dict[str, str] = {}
+    for number, column in enumerate(declared.columns, start=1):
+        place = f" in place {number}" if has_places else ""
+        texts[column.name] = f"{column.name} {_widest(column.type) + _path(column)}{place}"
+    return ", ".join(texts.get(name, name).strip() for name in names)
 
 
 def _path(column: Column) -> str:

@@ -161,11 +161,12 @@ def leave_out_consumed(
     by_producer = defaultdict[ProducerId, list[ReadPart]](list)
     for each in parts:
         by_producer[each.part.producer_id].append(each)
-    offered = {producer_id: _ids_of(some) for producer_id, some in by_producer.items()}
-    judged = {each: judge(spans, consumed=consumed.get(each, SpanSet())) for each, spans in offered.items()}
-    new = {producer_id: each.new for producer_id, each in judged.items()}
+    new, has_duplicates = dict[ProducerId, SpanSet](), False
+    for producer_id, some in by_producer.items():
+        judged = judge(_ids_of(some), consumed=consumed.get(producer_id, SpanSet()))
+        new[producer_id], has_duplicates = judged.new, has_duplicates or bool(judged.duplicate)
     rows, bad = records.rows, records.bad
-    if any(each.duplicate for each in judged.values()):
+    if has_duplicates:
         rows = rows.filter(_is_new(rows, new))
         bad = tuple(each for each in bad if each.sequence_id in new[each.producer_id])
     counted = pc.value_counts(rows.column(PRODUCER_ID))
@@ -173,9 +174,9 @@ def leave_out_consumed(
     bad_of = Counter(each.producer_id for each in bad)
     return NewContent(
         advances=tuple(
-            _advance(each, by_producer[each], new[each], rows=rows_of.get(each, 0), bad=bad_of[each])
-            for each, spans in offered.items()
-            if new[each] or not spans
+            _advance(each, some, new[each], rows=rows_of.get(each, 0), bad=bad_of[each])
+            for each, some in by_producer.items()
+            if new[each] or not _ids_of(some)
         ),
         rows=rows,
         quarantined=bad,

@@ -119,9 +119,9 @@ def parts_of(
     Reading ends early in such a record if a quote is open, which would swallow the rest of the file.
     """
     with open_stream(chunk.url) as stream:
-        reader = _Reader(stream, chunk, marks=marks)
-        reader.start()
-        yield from _parts(reader, _ends_of(source, first=chunk.first), source, rest or UnfinishedRecord())
+        splitter = _Splitter(chunk, source, stream, marks=marks, rest=rest or UnfinishedRecord())
+        splitter.start()
+        yield from splitter.parts()
 
 
 def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLineOpen | FileRefused | None:
@@ -161,109 +161,9 @@ def _place(url: str, at: int) -> str:
     return f"line {line} (byte {at})"
 
 
-class _Reader:
-    """Reads a chunk's bytes in order, and none after its end."""
-
-    def __init__(self, stream: BinaryIO, chunk: Chunk, *, marks: StreamMarks | None) -> None:
-        self.chunk = chunk
-        self._is_packed = is_compressed(chunk.url)
-        self._marks = marks if self._is_packed else None
-        self._stream = stream
-        self._at = chunk.first
-        self._unread = b""
-
-    def start(self) -> None:
-        """Go to the start of the chunk. Compressed files cannot be seeked, so they are read up to there."""
-        if not self._is_packed:
-            with errors_naming(self.chunk.url):
-                if self._stream.seek(0, os.SEEK_END) < self.chunk.first:
-                    raise self._too_short()
-                self._stream.seek(self.chunk.first)
-            return
-        missing = self.chunk.first
-        while missing:
-            block = self._take(min(STEP_BYTES, missing))
-            if not block:
-                raise self._too_short()
-            self.feed(block)
-            missing -= len(block)
-
-    def read(self, size: int) -> bytes:
-        if self._unread:
-            block, self._unread = self._unread[:size], self._unread[size:]
-            return block
-        if self.chunk.end is None:
-            return self._take(size)
-        block = self._take(min(size, self.chunk.end - self._at))
-        self._at += len(block)
-        if not block and self._at < self.chunk.end:
-            # Without the end of the file, its last line would look like a whole record.
-            raise self._too_short()
-        return block
-
-    @property
-    def left(self) -> int | None:
-        """How many bytes of the chunk are left, if its end is known."""
-        return None if self.chunk.end is None else self.chunk.end - self._at + len(self._unread)
-
-    def unread(self, block: bytes) -> None:
-        self._unread = block + self._unread
-
-    def feed(self, block: bytes) -> None:
-        if self._marks is not None:
-            self._marks.feed(block)
-
-    def _take(self, size: int) -> bytes:
-        with errors_naming(self.chunk.url):
-            return self._stream.read(size)
-
-    def _too_short(self) -> Unreadable:
-        return Unreadable(self.chunk.url, f"it ends before byte {self.chunk.end or self.chunk.first}")
-
-
 def piece_bytes_max(source: Source) -> int:
     """How much is read and committed together at most: a chunk ends after a newline, slightly later than requested."""
     return source.chunk_bytes * 5 // 4
-
-
-def _parts(reader: _Reader, ends: _Ends, source: Source, rest: UnfinishedRecord) -> Iterator[Part]:
-    held_max, begin = _held_max(source), reader.chunk.first
-    first, held = begin, bytearray()
-    while block := reader.read(_wanted_bytes(source, len(held), left=reader.left)):
-        end = ends.last_end(block)
-        if end is not None:
-            raw = block if not held and end == len(block) else b"".join((held, memoryview(block)[:end]))
-            yield _part(reader, first=first, raw=raw)
-            first, held = first + len(held) + end, bytearray(memoryview(block)[end:])
-        elif len(held) + len(block) < held_max:
-            held += block
-        elif ends.open_quote is not None:
-            rest.note(len(held) + len(block), ends, begin=begin)
-            return
-        else:
-            long, has_end = _too_long(reader, ends, first=first, begun=bytes(held) + block)
-            if not has_end:
-                rest.note(long.end - first, ends, begin=begin)
-                return
-            first, held = long.end, bytearray()
-            yield long
-    # With an open quote, more than the last line would be one record.
-    is_open = ends.open_quote is not None and b"\n" in held
-    if held and reader.chunk.sealed and not is_open:
-        yield replace(_part(reader, first=first, raw=bytes(held)), is_tail=True)
-    elif held:
-        rest.note(len(held), ends, begin=begin)
-
-
-def _wanted_bytes(source: Source, held_bytes: int, *, left: int | None) -> int:
-    """How much to read: what is missing to a whole number of chunks, unless a record in memory would get too long.
-
-    If little of the chunk is left, all of it is read at once, because joining two parts would copy both.
-    """
-    if left is not None and held_bytes + left <= min(piece_bytes_max(source), _held_max(source)):
-        return left
-    missing = source.chunk_bytes - held_bytes % source.chunk_bytes
-    return min(missing, _held_max(source) - held_bytes)
 
 
 def _held_max(source: Source) -> int:
@@ -271,27 +171,108 @@ def _held_max(source: Source) -> int:
     return max(source.record_bytes_max, source.chunk_bytes)
 
 
-def _part(reader: _Reader, *, first: int, raw: bytes) -> Part:
-    reader.feed(raw)
-    return Part(producer_id=reader.chunk.producer_id, first=first, end=first + len(raw), raw=raw)
+class _Splitter:
+    """Splits a chunk, whose bytes it reads in order, and none after its end."""
 
+    def __init__(
+        self, chunk: Chunk, source: Source, stream: BinaryIO, *, marks: StreamMarks | None, rest: UnfinishedRecord
+    ) -> None:
+        self._chunk, self._source, self._stream = chunk, source, stream
+        self._is_packed = is_compressed(chunk.url)
+        self._marks = marks if self._is_packed else None
+        self._rest, self._ends = rest, _ends_of(source, first=chunk.first)
+        self._at, self._unread = chunk.first, b""
 
-def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> tuple[Part, bool]:
-    """Skip the rest of a record, and return whether it has an end."""
-    reader.feed(begun)
-    kept, end, record_end = begun[:KEPT_BYTES], first + len(begun), None
-    while record_end is None and (block := reader.read(STEP_BYTES)):
-        record_end = ends.first_end(block)
-        passed = block[:record_end]
-        reader.unread(block[len(passed) :])
-        reader.feed(passed)
-        kept, end = kept + passed[: KEPT_BYTES - len(kept)], end + len(passed)
-    part = Part(
-        producer_id=reader.chunk.producer_id,
-        first=first,
-        end=end,
-        raw=kept,
-        too_long=True,
-        is_tail=record_end is None,
-    )
-    return part, record_end is not None or (reader.chunk.sealed and ends.open_quote is None)
+    def start(self) -> None:
+        """Go to the start of the chunk. Compressed files cannot be seeked, so they are read up to there."""
+        missing = self._chunk.first
+        with errors_naming(self._chunk.url):
+            if not self._is_packed:
+                missing = max(0, missing - self._stream.seek(0, os.SEEK_END))
+                self._stream.seek(self._chunk.first)
+            while missing and self._is_packed and (block := self._stream.read(min(STEP_BYTES, missing))):
+                self._mark(block)
+                missing -= len(block)
+        if missing:
+            raise self._too_short()
+
+    def parts(self) -> Iterator[Part]:
+        ends, held_max = self._ends, _held_max(self._source)
+        first, held = self._chunk.first, bytearray()
+        while block := self._read(self._wanted_bytes(len(held))):
+            end = ends.last_end(block)
+            if end is not None:
+                raw = block if not held and end == len(block) else b"".join((held, memoryview(block)[:end]))
+                yield self._part(first, raw)
+                first, held = first + len(held) + end, bytearray(memoryview(block)[end:])
+            elif len(held) + len(block) < held_max:
+                held += block
+            elif ends.open_quote is not None:
+                self._note_rest(len(held) + len(block))
+                return
+            else:
+                long, has_end = self._too_long(first, bytes(held) + block)
+                if not has_end:
+                    self._note_rest(long.end - first)
+                    return
+                first, held = long.end, bytearray()
+                yield long
+        # With an open quote, more than the last line would be one record.
+        is_open = ends.open_quote is not None and b"\n" in held
+        if held and self._chunk.sealed and not is_open:
+            yield replace(self._part(first, bytes(held)), is_tail=True)
+        elif held:
+            self._note_rest(len(held))
+
+    def _wanted_bytes(self, held_bytes: int) -> int:
+        """How much to read: what is missing to a whole number of chunks, unless a record in memory would get too long.
+
+        If little of the chunk is left, all of it is read at once, because joining two parts would copy both.
+        """
+        source, end = self._source, self._chunk.end
+        left = None if end is None else end - self._at + len(self._unread)
+        if left is not None and held_bytes + left <= min(piece_bytes_max(source), _held_max(source)):
+            return left
+        missing = source.chunk_bytes - held_bytes % source.chunk_bytes
+        return min(missing, _held_max(source) - held_bytes)
+
+    def _read(self, size: int) -> bytes:
+        if self._unread:
+            block, self._unread = self._unread[:size], self._unread[size:]
+            return block
+        end = self._chunk.end
+        with errors_naming(self._chunk.url):
+            block = self._stream.read(size if end is None else min(size, end - self._at))
+        self._at += len(block)
+        if not block and end is not None and self._at < end:
+            # Without the end of the file, its last line would look like a whole record.
+            raise self._too_short()
+        return block
+
+    def _part(self, first: int, raw: bytes) -> Part:
+        self._mark(raw)
+        return Part(producer_id=self._chunk.producer_id, first=first, end=first + len(raw), raw=raw)
+
+    def _too_long(self, first: int, begun: bytes) -> tuple[Part, bool]:
+        """Skip the rest of a record, and return whether it has an end."""
+        self._mark(begun)
+        kept, end, record_end = begun[:KEPT_BYTES], first + len(begun), None
+        while record_end is None and (block := self._read(STEP_BYTES)):
+            record_end = self._ends.first_end(block)
+            passed = block[:record_end]
+            self._unread = block[len(passed) :] + self._unread
+            self._mark(passed)
+            kept, end = kept + passed[: KEPT_BYTES - len(kept)], end + len(passed)
+        is_tail = record_end is None
+        part = Part(producer_id=self._chunk.producer_id, first=first, end=end, raw=kept, too_long=True, is_tail=is_tail)
+        return part, not is_tail or (self._chunk.sealed and self._ends.open_quote is None)
+
+    def _mark(self, block: bytes) -> None:
+        if self._marks is not None:
+            self._marks.feed(block)
+
+    def _note_rest(self, size: int) -> None:
+        self._rest.note(size, self._ends, begin=self._chunk.first)
+
+    def _too_short(self) -> Unreadable:
+        return Unreadable(self._chunk.url, f"it ends before byte {self._chunk.end or self._chunk.first}")
