@@ -360,7 +360,7 @@ def test_an_object_that_is_called_otherwise_and_ends_within_a_line_is_compared_o
     noted = remote.load()
     copies._is_what_was_loaded.cache_clear()
     with monkeypatch.context() as patched:
-        patched.setattr(copies, "_find_end_of_content", None)
+        patched.setattr(copies, "_ends_after", None)
         again = remote.load()
 
     assert (noted.loaded, again.loaded) == (0, 0)
@@ -374,7 +374,7 @@ def test_frequent_looks_at_files_that_wait_for_a_person_do_not_read_them_each_ti
     first = remote.load()
 
     with monkeypatch.context() as patched:
-        patched.setattr(copies, "_find_end_of_content", None)
+        patched.setattr(copies, "_ends_after", None)
         second = remote.load()
 
     assert [note.needs_a_person for note in (*first.notes, *second.notes)] == [True, True]
