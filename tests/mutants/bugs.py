@@ -4340,8 +4340,8 @@ BUGS = (
     Bug(
         name="a last line is late although its file will be sealed",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        if self.is_sealed_by_time:\n",
-        wrong="        if False:\n",
+        correct="note.is_unreadable or not is_by_time)",
+        wrong="note.is_unreadable or True)",
         tests=("tests/loads/test_states_agree.py::test_a_last_line_is_not_late_before_its_file_is_sealed",),
     ),
     Bug(
@@ -5123,8 +5123,8 @@ BUGS = (
     Bug(
         name="a last line without its newline waits unseen",
         file="spark_jobs/onceload_jobs/plan/plan.py",
-        correct="        left = (note for note in notes if note.leaves_records)\n",
-        wrong="        left = (note for note in notes if note.is_busy or note.is_unreadable)\n",
+        correct="if note.leaves_records and (note.is_busy or note.is_unreadable or not is_by_time)",
+        wrong="if note.is_busy or note.is_unreadable",
         tests=(
             f"{OF_STATES}[a last line has no newline-staged]",
             "tests/loads/test_states_agree.py::test_files_behind_one_that_is_not_complete_wait_since_they_came",

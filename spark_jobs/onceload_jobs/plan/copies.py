@@ -193,7 +193,7 @@ def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
 
 
 def _ends_after(source: Source, listed: Listed, digests: bytes, *, end: int) -> bool | None:
-    """Whether a file ends after all content with these digests, or where it ends; None if it does not contain that."""
+    """Whether a file ends where all content with these digests ends; None if it does not contain that."""
     if source.format.is_whole:
         return _has_only(source, listed, digests)
     with open_stream(listed.url) as stream:

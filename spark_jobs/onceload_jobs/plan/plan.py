@@ -59,11 +59,14 @@ class Plan:
 
     def left_by(self, notes: Iterable[Note]) -> dict[str, float | None]:
         """Those of the listed files whose notes say that they may still have such records."""
-        left = (note for note in notes if note.leaves_records)
-        if self.is_sealed_by_time:
-            # The last line of a file is complete once the file is sealed, and is read then.
-            left = (note for note in left if note.is_busy or note.is_unreadable)
-        return {note.name: self.modified[note.name] for note in left if note.name in self.modified}
+        # The last line of a file is complete once the file is sealed, and is read then.
+        is_by_time = self.is_sealed_by_time
+        return {
+            note.name: self.modified[note.name]
+            for note in notes
+            if note.leaves_records and (note.is_busy or note.is_unreadable or not is_by_time)
+            if note.name in self.modified
+        }
 
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:

@@ -180,7 +180,7 @@ def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[L
     in_order = sorted(by_head)
     waiting: dict[Listed, Listed] = {}
     for other in (*known, *new) if in_order else ():
-        is_new = other in new
+        is_new = other in heads
         head = heads[other] if is_new else _head(other)
         for each in (each for begin in _beginnings(head, among=in_order) for each in by_head[begin]):
             if each is not other and each not in waiting and _goes_first(other, each, is_new=is_new):
