@@ -30,6 +30,8 @@ EVERYTHING = Choice()
 
 
 def chosen_of(listing: Listing, choice: Choice) -> Listing:
+    if not choice.files:
+        return listing
     return replace(
         listing,
         files=tuple(listed for listed in listing.files if choice.includes(listed.name)),

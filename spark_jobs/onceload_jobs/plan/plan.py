@@ -187,9 +187,13 @@ def _notes_of_listing(source: Source, listing: Listing, known: KnownNames, *, ch
 
 def _notes_of_files(found: Mapping[Listed, Finding], waits: Mapping[Listed, Note]) -> Iterator[Note]:
     """Why files, or a part of them, are not read."""
-    yield from (each for each in found.values() if isinstance(each, Note))
+    for each in found.values():
+        if isinstance(each, Note):
+            yield each
     yield from open_ends(found.values())
-    yield from (waits[listed] for listed in found if listed in waits)
+    for listed in found:
+        if listed in waits:
+            yield waits[listed]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,8 +91,11 @@ def without_refused_files(
     """Process a piece without the files that turn out to be unreadable when they are decoded."""
     without_tail: set[str] = set()
     while True:
-        left = [each for each in parts if each.chunk.url not in refused]
-        left = [each for each in left if not (each.part.is_tail and each.chunk.url in without_tail)]
+        left = [
+            each
+            for each in parts
+            if each.chunk.url not in refused and not (each.part.is_tail and each.chunk.url in without_tail)
+        ]
         try:
             return process(left)
         except TailWentOn as error:
