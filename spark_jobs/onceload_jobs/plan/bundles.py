@@ -1,8 +1,9 @@
 """Bundles of chunks for one session each: what is new is cut into them, and the board holds them as text."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import zip_longest
+from typing import TypeVar
 
 from onceload_core.delivery import Mode
 from onceload_core.names import ProducerId
@@ -20,32 +21,34 @@ from onceload_jobs.read.parts import cuts, find_newline, is_stream
 from onceload_jobs.write.codec import decode, encode
 
 Bundle = tuple[Chunk, ...]
+Item = TypeVar("Item")
 
 
 def bundles_of(
     declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
 ) -> Iterator[Bundle]:
     """Cut large files, and combine small ones: a bundle is about as large as one commit."""
-    held: list[Chunk] = []
-    held_bytes = 0
-    for chunk in _in_turn(declared, files, ids):
-        if held and held_bytes + chunk.bytes > declared.source.chunk_bytes:
-            yield tuple(held)
-            held, held_bytes = [], 0
-        held.append(chunk)
-        held_bytes += chunk.bytes
-    if held:
-        yield tuple(held)
-
-
-def _in_turn(
-    declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
-) -> Iterator[Chunk]:
-    """Alternate between files, so that a large file does not delay small ones; or file by file if ordered."""
     of_files = [_chunks(declared, file, ids[file.listed.name, file.generation]) for file in files]
-    if declared.delivery.mode is Mode.ORDERED:
-        return chain.from_iterable(of_files)
-    return (chunk for rank in zip_longest(*of_files) for chunk in rank if chunk is not None)
+    is_by_file = declared.delivery.mode is Mode.ORDERED
+    # Files take turns, so that a large one does not delay small ones.
+    turns: Iterable[Iterable[Chunk | None]] = of_files if is_by_file else zip_longest(*of_files)
+    chunks = (chunk for some in turns for chunk in some if chunk is not None)
+    return bundled(chunks, weigh=lambda chunk: chunk.bytes, bytes_max=declared.source.chunk_bytes)
+
+
+def bundled(items: Iterable[Item], *, weigh: Callable[[Item], int], bytes_max: int) -> Iterator[tuple[Item, ...]]:
+    """Items in their order, together up to a size."""
+    some: list[Item] = []
+    left = bytes_max
+    for item in items:
+        size = weigh(item)
+        if some and size > left:
+            yield tuple(some)
+            some, left = [], bytes_max
+        some.append(item)
+        left -= size
+    if some:
+        yield tuple(some)
 
 
 def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:

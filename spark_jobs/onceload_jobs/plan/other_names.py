@@ -104,7 +104,7 @@ class ContentUnderOtherNames:
         common, _ = _common_bytes(listed, beside)
         if common <= end:
             return False
-        return _cut(self.declared, listed, common=common, counted_from=end).end > end
+        return self._beginning(listed, other, common=common, counted_from=end).consumed.end > end
 
     def _records(self, producer_id: ProducerId, *, end: int) -> int:
         return self.ledger.proof_of(self.declared.name, producer_id, end=end).records
@@ -120,32 +120,44 @@ class ContentUnderOtherNames:
             # Without the other file this cannot be decided, so each load reports it.
             is_left = not is_other and beside is None
             return Note(name=listed.name, reason=reason, needs_a_person=is_other, is_unreadable=is_left)
-        common_bytes, goes_on = _common_bytes(listed, beside)
+        common, goes_on = _common_bytes(listed, beside)
         if not goes_on:
             return Note(name=listed.name, reason=BEGINNING.format(beside.name))
         seen = file_state.seen
-        common = _cut(self.declared, listed, common=common_bytes, counted_from=seen)
-        if not state.consumed.covers(common.spans):
+        record = self._beginning(listed, loaded, common=common, counted_from=seen)
+        if not state.consumed.covers(record.consumed):
             return Note(name=listed.name, reason=BESIDE.format(state.name, state.name))
-        # Some of these were counted before, when it was still a copy.
-        counted = self._records(loaded.producer_id, end=seen) if seen <= common_bytes else 0
-        record = CopyRecord(
-            name=state.name,
-            fingerprint=common.fingerprint,
-            size=None,
-            condition=Condition.OPEN,
-            consumed=common.spans,
-            shares_with=loaded.producer_id,
-            digest=common.digest,
-            records=counted + common.records,
-            duplicates=common.records,
-        )
+        # Some of its records were counted before, when it was still a copy.
+        counted = self._records(loaded.producer_id, end=seen) if seen <= common else 0
         return replace(
             file_state,
             copy_of=None,
-            copy_record=record if common.spans else None,
-            consumed=common.spans,
-            fingerprint=common.fingerprint,
+            copy_record=replace(record, records=counted + record.records) if record.consumed else None,
+            consumed=record.consumed,
+            fingerprint=record.fingerprint,
+        )
+
+    def _beginning(self, listed: Listed, loaded: LoadedProducer, *, common: int, counted_from: int) -> CopyRecord:
+        """Cut the bytes shared with a producer after their last whole record; those before `counted_from` are known."""
+        first = counted_from if counted_from <= common else 0
+        starts = np.sort(np.array([*_starts(self.declared, listed, first=first, common=common)], np.int64))
+        end = int(starts[-1]) if len(starts) else first
+        seen, digests = StreamMarks(), Digests()
+        with errors_naming(listed.url), open_stream(listed.url) as stream:
+            while seen.end < end and (block := stream.read(min(_READ_BYTES, end - seen.end))):
+                seen.feed(block)
+                digests.feed(block)
+        records = int(np.searchsorted(starts, end))
+        return CopyRecord(
+            name=loaded.state.name,
+            fingerprint=Fingerprint(stream=seen.marks).to_bytes(),
+            size=None,
+            condition=Condition.OPEN,
+            consumed=SpanSet([Span(0, end)]) if end else SpanSet(),
+            shares_with=loaded.producer_id,
+            digest=digests.of(Span(0, end)) if end else b"",
+            records=records,
+            duplicates=records,
         )
 
 
@@ -164,21 +176,6 @@ _NOT_BESIDE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _CommonBeginning:
-    """What a file has in common with another one."""
-
-    end: int
-    #: Records in it, from where counting started.
-    records: int
-    digest: bytes
-    fingerprint: bytes
-
-    @property
-    def spans(self) -> SpanSet:
-        return SpanSet([Span(0, self.end)]) if self.end else SpanSet()
-
-
 def _common_bytes(one: Listed, other: Listed) -> tuple[int, bool]:
     """How many bytes two files share, and whether the first file continues after them."""
     end = 0
@@ -192,23 +189,6 @@ def _common_bytes(one: Listed, other: Listed) -> tuple[int, bool]:
             if same < len(block):
                 return end, True
     return end, False
-
-
-def _cut(declared: Declared, listed: Listed, *, common: int, counted_from: int) -> _CommonBeginning:
-    """Cut the shared bytes after their last whole record; the records before `counted_from` are known."""
-    first = counted_from if counted_from <= common else 0
-    starts = np.sort(np.array([*_starts(declared, listed, first=first, common=common)], np.int64))
-    end = int(starts[-1]) if len(starts) else first
-    seen, digests = StreamMarks(), Digests()
-    with errors_naming(listed.url), open_stream(listed.url) as stream:
-        while seen.end < end and (block := stream.read(min(_READ_BYTES, end - seen.end))):
-            seen.feed(block)
-            digests.feed(block)
-    records = int(np.searchsorted(starts, end))
-    digest = digests.of(Span(0, end)) if end else b""
-    return _CommonBeginning(
-        end=end, records=records, digest=digest, fingerprint=Fingerprint(stream=seen.marks).to_bytes()
-    )
 
 
 def _starts(declared: Declared, listed: Listed, *, first: int, common: int) -> Iterator[int]:

@@ -12,8 +12,6 @@ Result = TypeVar("Result")
 
 #: How often a worker may die with one item alone.
 _TRIES_MAX = 3
-#: Opening a file takes as long as reading so much, so that many small files are several bundles too.
-_FILE_BYTES = 2**18
 
 
 @dataclass(frozen=True)
@@ -21,21 +19,6 @@ class Deadly:
     """Every worker died that read this."""
 
     reason: str
-
-
-def bundled(items: Iterable[Item], *, weigh: Callable[[Item], int], bytes_max: int) -> Iterator[tuple[Item, ...]]:
-    """Items in their order, together up to a size."""
-    some: list[Item] = []
-    left = bytes_max
-    for item in items:
-        size = weigh(item) + _FILE_BYTES
-        if some and size > left:
-            yield tuple(some)
-            some, left = [], bytes_max
-        some.append(item)
-        left -= size
-    if some:
-        yield tuple(some)
 
 
 def over_bundles(

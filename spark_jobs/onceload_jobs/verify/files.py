@@ -21,10 +21,11 @@ from onceload_jobs.files.fingerprints import Fingerprint
 from onceload_jobs.files.listing import Listed, Listing, list_files, url_of
 from onceload_jobs.files.notes import Note, notes_of_refused
 from onceload_jobs.pipeline.declared import Declared, Source
+from onceload_jobs.plan.bundles import bundled
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.read.digests import digests_in, digests_up_to
 from onceload_jobs.read.parts import is_plain_text
-from onceload_jobs.verify.bundles import Deadly, bundled, over_bundles
+from onceload_jobs.verify.bundles import Deadly, over_bundles
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 from onceload_jobs.verify.gaps import Gaps
 from onceload_jobs.verify.read_bytes import Found, Reading, Stretch, compare_bytes
@@ -32,6 +33,8 @@ from onceload_jobs.verify.rewound import Rewound
 
 #: How much one task reads.
 _BUNDLE_BYTES = 64 * 2**20
+#: Opening a file takes as long as reading so much, so that many small files are several bundles too.
+_FILE_BYTES = 2**18
 #: How many files are compared before the next ones are asked for.
 _FILES_MAX = 1_000
 
@@ -129,7 +132,7 @@ class ComparedFiles:
         stretches = [each for of_one in parts for each in of_one]
         access = known_access() if is_of_s3(self._source.path) else {}
         read = partial(compare_bytes, Reading(source=self._source, access=access))
-        bundles = bundled(stretches, weigh=lambda each: each.bytes, bytes_max=_BUNDLE_BYTES)
+        bundles = bundled(stretches, weigh=lambda each: each.bytes + _FILE_BYTES, bytes_max=_BUNDLE_BYTES)
         for bundle, result in over_bundles(self._executor, read, bundles, pipeline=self._pipeline):
             of_each = [Found(ended=(Kind.FILE_UNREADABLE, result.reason))] if isinstance(result, Deadly) else result
             for stretch, each in zip(bundle, of_each, strict=True):
