@@ -64,6 +64,7 @@ OF_VERSIONS = "tests/loads/test_versions.py"
 OF_LOADED_FILES = "tests/loads/test_loaded_files.py"
 OF_IDENTITY = "tests/loads/test_identity.py"
 OF_GROWING_COPIES = "tests/loads/test_growing_copies.py"
+OF_INTERRUPTED = "tests/loads/test_interrupted_comparisons.py"
 OF_PARTIAL_COPIES = "tests/loads/test_partial_copies.py"
 OF_RECOVERED_COPIES = "tests/loads/test_recovered_copies.py"
 OF_ROTATION = "tests/loads/test_rotation.py"
@@ -1016,6 +1017,27 @@ LOAD_BUGS = (
 )
 
 CONTENT_BUGS = (
+    Bug(
+        name="a renamed file is new if the store does not answer while it is compared",
+        file="spark_jobs/onceload_jobs/plan/copies.py",
+        correct="records would be loaded twice.\n            raise\n",
+        wrong="records would be loaded twice.\n            return None\n",
+        tests=(f"{OF_INTERRUPTED}::test_a_renamed_file_is_not_new_if_its_comparison_is_interrupted",),
+    ),
+    Bug(
+        name="copies part earlier than they do if the store does not answer",
+        file="spark_jobs/onceload_jobs/plan/other_names.py",
+        correct="would be loaded twice.\n        raise\n",
+        wrong="would be loaded twice.\n        return\n",
+        tests=(f"{OF_INTERRUPTED}::test_copies_part_where_they_do_although_the_search_for_that_was_interrupted",),
+    ),
+    Bug(
+        name="a copy in progress is new if the store does not answer while it is compared",
+        file="spark_jobs/onceload_jobs/plan/same_content.py",
+        correct="waits until both can be read.\n        return True\n",
+        wrong="waits until both can be read.\n        return False\n",
+        tests=(f"{OF_INTERRUPTED}::test_a_copy_in_progress_waits_if_its_comparison_is_interrupted",),
+    ),
     Bug(
         name="a rewind makes a copy new though the records that it shares stay",
         file="dedup_core/onceload_core/postgres/rewind.sql",

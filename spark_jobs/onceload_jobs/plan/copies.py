@@ -15,7 +15,7 @@ from onceload_core.names import ProducerId
 from onceload_core.ports import Ledger, LoadedProducer
 from onceload_core.replay import Condition, ProducerState
 from onceload_core.spans import Span, SpanSet
-from onceload_jobs.files.addresses import errors_naming
+from onceload_jobs.files.addresses import Unreadable, errors_naming
 from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import (
     EDGE_BYTES,
@@ -139,6 +139,9 @@ class LoadedContents:
         marks_before = fingerprint_of(listed.url, end=listed.size).stream
         try:
             is_all = _ends_after(source, listed, proof.digests, end=state.consumed.end)
+        except Unreadable:
+            # It may contain all of it. If it were loaded as another file, its records would be loaded twice.
+            raise
         except OnceloadError:
             return None
         if is_all is None:
@@ -185,8 +188,7 @@ def holds_what_was_loaded(
 @lru_cache(maxsize=10_000)
 def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
     """Cached by ETag, so that a load every minute does not read the file each time."""
-    with errors_naming(listed.url):
-        found = _ends_after(source, listed, digests, end=0) is not None
+    found = _ends_after(source, listed, digests, end=0) is not None
     if look_at(listed.url).etag != listed.etag:
         raise FileRewritten(listed.url, "the object store reports that it was rewritten while it was compared")
     return found
@@ -195,8 +197,9 @@ def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
 def _ends_after(source: Source, listed: Listed, digests: bytes, *, end: int) -> bool | None:
     """Whether a file ends where all content with these digests ends; None if it does not contain that."""
     if source.format.is_whole:
-        return _has_only(source, listed, digests)
-    with open_stream(listed.url) as stream:
+        with errors_naming(listed.url):
+            return _has_only(source, listed, digests)
+    with errors_naming(listed.url), open_stream(listed.url) as stream:
         at = 0
         for span, expected in sorted(digests_in(digests), key=lambda each: each[0].first):
             _digests_of_next(stream, span.first - at)
@@ -235,7 +238,7 @@ def _digests_of_next(stream: BinaryIO, size: int) -> tuple[bytes, ...]:
 def _beginning(listed: Listed) -> bytes:
     """The first bytes of a file, as far as they can be unpacked."""
     try:
-        with open_stream(listed.url) as stream:
+        with errors_naming(listed.url), open_stream(listed.url) as stream:
             return stream.read(EDGE_BYTES)
     except Incomplete:
         return b""

@@ -1,7 +1,6 @@
 """Content that is loaded under other names: of a file that was copied, renamed or rotated, or of a renamed pipeline."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -204,8 +203,7 @@ def _starts(declared: Declared, listed: Listed, *, first: int, common: int) -> I
         size=size,
         header=header_of(declared, listed.url),
     )
-    # An error that prevents reading the rest is reported when the rest is loaded.
-    with suppress(OnceloadError):
+    try:
         for each in read_parts(chunk, source):
             if each.part.first > common:
                 return
@@ -214,6 +212,12 @@ def _starts(declared: Declared, listed: Listed, *, first: int, common: int) -> I
             yield from (start for start in found if start <= common)
             if each.part.end <= common:
                 yield each.part.end
+    except Unreadable:
+        # There may be more shared records, which would be loaded twice.
+        raise
+    except OnceloadError:
+        # The file ends or breaks off there, which is reported when the rest is loaded.
+        return
 
 
 def refuse_moved_content(declared: Declared, ledger: Ledger[Any], pipeline: Pipeline, files: Sequence[Listed]) -> None:

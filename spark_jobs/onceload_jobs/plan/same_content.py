@@ -15,7 +15,7 @@ from typing import BinaryIO
 from onceload_core.errors import OnceloadError
 from onceload_core.names import ProducerId
 from onceload_core.ports import KnownProducer
-from onceload_jobs.files.addresses import errors_naming
+from onceload_jobs.files.addresses import Unreadable, errors_naming
 from onceload_jobs.files.compression import Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import EDGE_BYTES
 from onceload_jobs.files.listing import Listed
@@ -210,17 +210,17 @@ def _beginnings(head: bytes, *, among: Sequence[bytes]) -> Iterator[bytes]:
 
 def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
     """Whether another file contains all of this one and is loaded first: it is known, longer or older."""
-    with (
-        suppress(OnceloadError),
-        errors_naming(each.url),
-        open_stream(each.url) as stream,
-        open_stream(other.url) as whole,
-    ):
-        for block in _blocks(stream):
-            if whole.read(len(block)) != block:
-                return False
-        return not is_new or _age(other) < _age(each) or bool(whole.read(1))
-    return False
+    try:
+        with errors_naming(each.url), open_stream(each.url) as stream, open_stream(other.url) as whole:
+            for block in _blocks(stream):
+                if whole.read(len(block)) != block:
+                    return False
+            return not is_new or _age(other) < _age(each) or bool(whole.read(1))
+    except Unreadable:
+        # They begin alike, so it waits until both can be read.
+        return True
+    except OnceloadError:
+        return False
 
 
 def _age(listed: Listed) -> tuple[float, str]:
