@@ -103,17 +103,19 @@ def test_copies_part_where_they_do_although_the_search_for_that_was_interrupted(
 
 
 @pytest.mark.parametrize("fails", [no_answer, interrupted])
-def test_a_copy_in_progress_waits_if_its_comparison_is_interrupted(logs, monkeypatch, fails):
+@pytest.mark.parametrize(("at", "is_unreadable"), [(0, True), (2, False), (3, False)])
+def test_a_copy_in_progress_waits_if_its_comparison_is_interrupted(logs, monkeypatch, fails, at, is_unreadable):
     logs.write("x.log", lines(0, 20))
     settled(logs)
     logs.write("y.log", lines(0, 10))
 
     with monkeypatch.context() as patched:
-        # The heads of both are read first.
-        patched.setattr(same_content, "open_stream", opened_by([*[reading.open_stream] * 3, fails]))
+        # The heads of both are read first: that of the new file, and that of the loaded one.
+        patched.setattr(same_content, "open_stream", opened_by([*[reading.open_stream] * at, fails]))
         report = logs.load()
 
     assert report.loaded == 0
+    assert [(note.name, note.is_unreadable) for note in report.notes] == [("y.log", is_unreadable)]
     logs.write("y.log", lines(0, 20))
     settled(logs)
     assert logs.rows() == list(range(20))

@@ -1018,6 +1018,13 @@ LOAD_BUGS = (
 
 CONTENT_BUGS = (
     Bug(
+        name="a new file is a copy of none if the store does not answer when its beginning is read",
+        file="spark_jobs/onceload_jobs/plan/same_content.py",
+        correct="    waiting = {each: each for each, head in heads.items() if head is None}\n",
+        wrong="    waiting: dict[Listed, Listed] = {}\n",
+        tests=(f"{OF_INTERRUPTED}::test_a_copy_in_progress_waits_if_its_comparison_is_interrupted",),
+    ),
+    Bug(
         name="a renamed file is new if the store does not answer while it is compared",
         file="spark_jobs/onceload_jobs/plan/copies.py",
         correct="records would be loaded twice.\n            raise\n",

@@ -45,7 +45,7 @@ def one_name_per_content(
     Return the findings, the notes of files that wait, and the copies in progress of files that sort after them.
     """
     under_way = _under_way(found)
-    begun = {each: Note(name=each.name, reason=BEGINNING.format(other.name)) for each, other in under_way.items()}
+    begun = {each: _begun(each, other) for each, other in under_way.items()}
     found, waits = _one_reader_each({**found, **begun}, known)
     if declared.target.write is Write.MERGE:
         found |= _waiting_rotated(found, choice)
@@ -62,6 +62,18 @@ def _under_way(found: Mapping[Listed, Finding]) -> dict[Listed, Listed]:
         if listed not in new and not (isinstance(file, Note) and (file.needs_a_person or file.is_unreadable))
     ]
     return copies_under_way(sorted(new, key=lambda each: each.name), sound)
+
+
+def _begun(listed: Listed, other: Listed) -> Note:
+    if other is listed:
+        return Note(name=listed.name, reason=_UNKNOWN, is_unreadable=True)
+    return Note(name=listed.name, reason=BEGINNING.format(other.name))
+
+
+_UNKNOWN = (
+    "it could not be read while it was compared with other files, so it may be a copy of one of them. Nothing of it is "
+    "loaded. Load again"
+)
 
 
 def _one_reader_each(
@@ -167,31 +179,35 @@ _ROTATED = (
 
 
 def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[Listed, Listed]:
-    """Find the new files that wait, each with the file whose beginning it is.
+    """Find the new files that wait, each with the file whose beginning it is, or with itself if it cannot be read now.
 
     If files have equal content, only the oldest is loaded. The next load finds that the others are copies.
     """
-    heads = {each: _head(each) for each in new}
+    heads = {each: _find_head(each) for each in new}
     by_head: dict[bytes, list[Listed]] = {}
     for each, head in heads.items():
-        by_head.setdefault(head, []).append(each)
-    # An empty file begins all others, and is a copy of none.
-    by_head.pop(b"", None)
+        # An empty file begins all others, and is a copy of none.
+        if head:
+            by_head.setdefault(head, []).append(each)
     in_order = sorted(by_head)
-    waiting: dict[Listed, Listed] = {}
+    waiting = {each: each for each, head in heads.items() if head is None}
     for other in (*known, *new) if in_order else ():
         is_new = other in heads
-        head = heads[other] if is_new else _head(other)
-        for each in (each for begin in _beginnings(head, among=in_order) for each in by_head[begin]):
+        head = heads[other] if is_new else _find_head(other)
+        for each in (each for begin in _beginnings(head or b"", among=in_order) for each in by_head[begin]):
             if each is not other and each not in waiting and _goes_first(other, each, is_new=is_new):
                 waiting[each] = other
     return waiting
 
 
-def _head(listed: Listed) -> bytes:
-    with suppress(OnceloadError), errors_naming(listed.url), open_stream(listed.url) as stream:
-        return stream.read(EDGE_BYTES)
-    return b""
+def _find_head(listed: Listed) -> bytes | None:
+    try:
+        with errors_naming(listed.url), open_stream(listed.url) as stream:
+            return stream.read(EDGE_BYTES)
+    except Unreadable:
+        return None
+    except OnceloadError:
+        return b""
 
 
 def _beginnings(head: bytes, *, among: Sequence[bytes]) -> Iterator[bytes]:
