@@ -35,6 +35,7 @@ from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.plan.plan import make_plan
 from onceload_jobs.publish import batch_road
 from onceload_jobs.publish.merge import merge_in
+from onceload_jobs.publish.table_road import open_tables
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.work import load_delivery as loading
 from onceload_jobs.write import kept_alive
@@ -425,6 +426,25 @@ def test_a_load_outlives_all_its_connections(loads, road, when):
             loads.engine.dispose()
 
     report = load_with(loads, Meanwhile(**{when: end_all_once}))
+
+    assert ended
+    assert (report.loaded, loads.rows()) == (2, [1, 2])
+
+
+@STAGED
+def test_a_stage_is_opened_although_the_server_has_ended_all_connections(loads, monkeypatch):
+    loads.declared = through_a_table(loads.declared)
+    loads.write("a.jsonl", lines(1, 2))
+    ended: list[tuple[Any, ...]] = []
+
+    def open_after_a_crash(*arguments: Any) -> Any:
+        if not ended:
+            ended.extend(execute(loads.admin_dsn, _END_ALL))
+        return open_tables(*arguments)
+
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.open_tables", open_after_a_crash)
+
+    report = loads.load()
 
     assert ended
     assert (report.loaded, loads.rows()) == (2, [1, 2])

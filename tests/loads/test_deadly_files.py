@@ -154,15 +154,16 @@ def why_dead(loads: Loads, name: str) -> str:
     return f"while it read '{name}', its process ended with SIGKILL"
 
 
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_SHARED])
 @pytest.mark.parametrize("moment", ["reading", "decoding"])
 @pytest.mark.parametrize("deadly", ["b", *(pytest.param(each, marks=pytest.mark.long) for each in ("ac", "a", "d"))])
-def test_only_the_file_that_kills_its_worker_is_set_aside(loads, deadly, moment):
+def test_only_the_file_that_kills_its_worker_is_set_aside(loads, deadly, moment, mode):
     for number, name in enumerate("abcd"):
         loads.write(f"{name}.jsonl", line(number))
     files = [f"{name}.jsonl" for name in deadly]
 
     tasks = Mortals(**{moment: files})
-    report = load_by(loads, tasks)
+    report = load_by(loads, tasks, mode=mode)
 
     assert loads.rows() == [number for number, name in enumerate("abcd") if name not in deadly]
     assert sorted(dead_letters(loads)) == files
@@ -194,7 +195,8 @@ def test_a_file_that_killed_its_worker_is_loaded_when_it_is_delivered_again(load
     assert (report.loaded, loads.rows(), dead_letters(loads)) == (1, [0, 1, 2], {})
 
 
-def test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker(loads):
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_SHARED])
+def test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker(loads, mode):
     """A try that ends with an error clears the name of the file that it had begun."""
     for number, name in enumerate("ab"):
         loads.write(f"{name}.jsonl", line(number))
@@ -216,7 +218,7 @@ def test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker(loads):
             with failing():
                 return called(function, item)
 
-    load_by(loads, FailingAfterwards(reading=["b.jsonl"]))
+    load_by(loads, FailingAfterwards(reading=["b.jsonl"]), mode=mode)
 
     assert dead_letters(loads) == dict.fromkeys(["a.jsonl", "b.jsonl"], "RuntimeError: no such luck")
 

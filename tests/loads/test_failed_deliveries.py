@@ -123,9 +123,10 @@ def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_or
     check_order(loads, Mode.KEY_SHARED)
 
 
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_SHARED])
 @pytest.mark.parametrize("deliveries_max", [2, 3])
-def test_only_the_files_of_a_delivery_that_fail_are_set_aside(loads, monkeypatch, deliveries_max):
-    declare(loads, Mode.SHARED, deliveries_max=deliveries_max)
+def test_only_the_files_of_a_delivery_that_fail_are_set_aside(loads, monkeypatch, deliveries_max, mode):
+    declare(loads, mode, deliveries_max=deliveries_max)
     for at, name in enumerate("abcd"):
         loads.write(f"{name}.jsonl", line(100 + at))
     poison = Poison(monkeypatch, "b.jsonl")

@@ -1432,7 +1432,9 @@ BOARD_BUGS = (
         file="spark_jobs/onceload_jobs/work/session.py",
         correct="        until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
         wrong="        reading(handed.work, chunk.name)\n",
-        tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-reading]",),
+        tests=(
+            f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-reading-key_shared]",
+        ),
     ),
     Bug(
         name="values that are nested too deeply are an error without a file",
@@ -1498,7 +1500,7 @@ BOARD_BUGS = (
         ),
         wrong="            on_chunk(",
         tests=(
-            "tests/loads/test_deadly_files.py::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding]",
+            "tests/loads/test_deadly_files.py::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding-key_shared]",
         ),
     ),
     Bug(
@@ -1506,14 +1508,18 @@ BOARD_BUGS = (
         file="spark_jobs/onceload_jobs/work/session.py",
         correct="                if not self._is_last_try(left):\n",
         wrong="                if left.tries:\n",
-        tests=(f"{OF_FAILED_DELIVERIES}::test_only_the_files_of_a_delivery_that_fail_are_set_aside[direct-3]",),
+        tests=(
+            f"{OF_FAILED_DELIVERIES}::test_only_the_files_of_a_delivery_that_fail_are_set_aside[direct-3-key_shared]",
+        ),
     ),
     Bug(
         name="a file that only failed is reported to have killed its worker",
         file="spark_jobs/onceload_jobs/work/session.py",
         correct="                    self._board.note(left, left.work)\n",
         wrong="                    pass\n",
-        tests=(f"{OF_DEADLY_FILES}::test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker",),
+        tests=(
+            f"{OF_DEADLY_FILES}::test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker[direct-key_shared]",
+        ),
     ),
     Bug(
         name="a batch is published, and the file that killed its workers is not set aside",
@@ -1521,7 +1527,7 @@ BOARD_BUGS = (
         correct="            self._set_aside(culprits)\n",
         wrong="",
         tests=(
-            "tests/loads/test_deadly_files.py::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",
+            "tests/loads/test_deadly_files.py::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading-shared]",
         ),
     ),
     Bug(
@@ -1536,7 +1542,7 @@ BOARD_BUGS = (
         file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
         correct="until_answered(partial(open_tables, self._context.engine, self._job, staging))",
         wrong="open_tables(self._context.engine, self._job, staging)",
-        tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections",),
+        tests=("tests/loads/test_at_once.py::test_a_stage_is_opened_although_the_server_has_ended_all_connections",),
     ),
     Bug(
         name="a batch that must be whole is published without its dead letters",
