@@ -47,7 +47,7 @@ def producers(stand: Stand) -> str:
     ]
     data = (
         f"Data: {rows:,} events of devices that take turns, loaded by processes of this machine. All ids are new, or"
-        " 1 % of the records come again at the end of the file. The ledger records the ids of each device, or the"
+        " 1 % of the records are repeated at the end of the file. The ledger records the ids of each device, or the"
         " business id of each event."
     )
     return section(data, figures, taken)

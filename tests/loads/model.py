@@ -135,7 +135,7 @@ class Taken:
         if now.stream[:end] != self.offered.stream[:end]:
             return False
         # A last line that counted without its newline has to stay the last, unless just the newline comes.
-        # Of an empty file there is no line that could go on.
+        # An empty file has no line that could go on.
         was_sealed = self.offered.sealed and 0 < end == len(self.offered.stream)
         has_ended = self.offered.stream.endswith(b"\n") or now.stream[end:].startswith((b"\n", b"\r\n"))
         is_last = was_sealed and not has_ended

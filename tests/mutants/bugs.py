@@ -769,7 +769,7 @@ LOAD_BUGS = (
         file="spark_jobs/onceload_jobs/publish/table_road.py",
         correct='                run(connection, f"TRUNCATE {table}")\n',
         wrong="                pass\n",
-        tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections",),
+        tests=("tests/loads/test_at_once.py::test_a_stage_whose_filling_got_no_answer_is_filled_again",),
     ),
     Bug(
         name="a cut before a newline instead of behind it",
@@ -1626,7 +1626,7 @@ BATCH_BUGS = (
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
         correct="    for name in (column.name for column in job.written if column.not_null):\n",
         wrong="    for name in ():\n",
-        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_null_in_a_column_that_must_have_none_is_refused",),
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_null_of_a_single_record_in_a_column_declared_not_null_is_refused",),
     ),
     Bug(
         name="a value is rounded because a table that the query reads was altered",
@@ -3446,10 +3446,9 @@ GIVEN_ROWS_BUGS = (
     ),
     Bug(
         name="ids of rows of a program that were skipped count as loaded",
-        file=ROWS_OF_PROGRAMS,
-        correct="    return judgement.new\n",
-        wrong="    first = min((span.first for span in judgement.new), default=0)\n"
-        "    return SpanSet.of((first, judgement.new.end)) if judgement.new else judgement.new\n",
+        file="spark_jobs/onceload_jobs/load/given_pieces.py",
+        correct="Advance(producer_id=call.producer_id, spans=new, ",
+        wrong="Advance(producer_id=call.producer_id, spans=SpanSet.of((min(each.first for each in new), new.end)), ",
         tests=(f"{OF_GIVEN_ROWS}::test_ids_of_a_column_may_have_gaps_and_fill_them_later",),
     ),
     Bug(
