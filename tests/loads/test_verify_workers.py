@@ -18,7 +18,7 @@ from onceload.cli import main
 from onceload_core.errors import ExitCode
 from onceload_jobs.executor.executor import InProcessExecutor, Outcome
 from onceload_jobs.executor.local import LocalExecutor
-from onceload_jobs.pipeline.declared import CsvOptions, Format, RecordProducer, Target, Write
+from onceload_jobs.pipeline.declared import CsvOptions, Format, Publish, RecordProducer, Target, Write
 from onceload_jobs.verify import files, ranges
 from onceload_jobs.verify.findings import Kind
 from onceload_jobs.verify.ranges import Range
@@ -27,6 +27,8 @@ from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads, line
 
 pytestmark = pytest.mark.usually_staged
+#: What only a batch as a whole can load.
+STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 _RECORDS = 400
 
 
@@ -160,6 +162,7 @@ def test_a_damaged_file_that_workers_share_is_reported_once(loads, damage):
     assert found.rows_compared == 1
 
 
+@STAGED
 @pytest.mark.usefixtures("_small")
 def test_workers_read_what_a_merge_has_loaded_and_its_rows_are_compared_at_once(loads):
     loads.write("a.jsonl", "".join(map(line, range(300))))
@@ -180,6 +183,7 @@ def test_workers_read_what_a_merge_has_loaded_and_its_rows_are_compared_at_once(
     assert found.counts == {Kind.VALUE_CHANGED: 2, Kind.ROW_MISSING: 1}
 
 
+@STAGED
 @pytest.mark.usefixtures("_small")
 def test_workers_read_records_that_name_their_producers(loads):
     loads.write("a.jsonl", "".join(line(number, note=f"d{number % 3}") for number in range(_RECORDS)))
