@@ -1,6 +1,7 @@
 """Where the workers of a command run, from its arguments and the environment."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypedDict
 
 from onceload.settings import SPARK, Settings, checked_address
@@ -24,16 +25,19 @@ class Where(TypedDict, total=False):
 #: What the processes of a load call.
 OF_LOADS = ("onceload_jobs.work.session", "onceload_jobs.work.read_chunk")
 _LOADING = frozenset({"load", "stage"})
-_NOT_HERE = ("--engine", "--remote", "--master", "--conf", "--help", "-h")
+#: What runs elsewhere, or sets something that the process must know.
+_NOT_EARLY = ("--engine", "--remote", "--master", "--conf", "--log-format", "--help", "-h")
 
 
 def begin_early(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Let processes of a load import what they call while this one imports the command itself, which takes as long."""
-    is_elsewhere = environment.get(SPARK) or any(each.startswith(_NOT_HERE) for each in arguments)
+    is_elsewhere = environment.get(SPARK) or any(each.startswith(_NOT_EARLY) for each in arguments)
     if arguments and arguments[0] in _LOADING and not is_elsewhere:
         from onceload_jobs.executor.local import import_early
 
-        import_early(*OF_LOADS)
+        # Without it, the command itself says what is wrong.
+        with suppress(OSError):
+            import_early(*OF_LOADS)
 
 
 def where_to_work(

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from onceload_core.errors import DatabaseLost, NotAlone
+from onceload_core.errors import CommitOutcomeUnknown, DatabaseLost, NotAlone
 from onceload_core.names import Batch, SessionName
-from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres import LedgerSettings, PostgresLedger
 from onceload_core.postgres.quarantine import Fix, Selection, find_records
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order
@@ -469,6 +469,34 @@ def test_a_transaction_that_waits_for_its_workers_is_kept(loads, monkeypatch):
     report = load(loads.declared, LoadSettings(ledger=ledger, wait_s=0), batch=new_batch(), executor=Slow())
 
     assert (seen, report.loaded, loads.rows()) == ([True], 2, [1, 2])
+
+
+@STAGED
+def test_a_commit_without_an_answer_that_comes_late_is_no_other_load(loads, monkeypatch):
+    """It is carried out after the ledger was asked about it, and before it is tried again."""
+    loads.declared = through_a_table(loads.declared)
+    loads.write("a.jsonl", lines(1, 2))
+    commit = PostgresLedger.commit
+    commits: list[int] = []
+    plans: list[int] = []
+
+    def committing(ledger: PostgresLedger, offered: Any, **begun: Any) -> Any:
+        commits.append(len(commits))
+        if len(commits) == 1:
+            raise CommitOutcomeUnknown(loads.declared.name, offered.batch, "the connection was lost")
+        commit(ledger, offered, **begun)
+        return commit(ledger, offered, **begun)
+
+    def planning(*asked: Any, **how: Any) -> Any:
+        plans.append(len(plans))
+        return make_plan(*asked, **how)
+
+    monkeypatch.setattr(PostgresLedger, "commit", committing)
+    monkeypatch.setattr("onceload_jobs.load.offering.make_plan", planning)
+
+    report = loads.load()
+
+    assert (len(commits), len(plans), report.loaded, loads.rows()) == (2, 1, 2, [1, 2])
 
 
 @STAGED

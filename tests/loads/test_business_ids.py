@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from onceload_core.errors import RowsRefused
 from onceload_core.names import Position
 from onceload_core.ports import Commit
-from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres import LedgerSettings, PostgresLedger
 from onceload_core.verdicts import Order
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import (
     Expectation,
@@ -151,6 +154,23 @@ def test_ids_that_another_load_records_before_the_commit_are_left_out(messages, 
     assert (report.loaded, report.duplicates) == (2 * rows, 2)
     assert messages.rows("id, note") == sorted([(0, 2), (1, 2), (2, 1), (3, 1)] * rows)
     assert messages.ask("SELECT count(*) FROM onceload.message") == [(4,)]
+
+
+def test_a_row_of_spark_that_the_target_refuses_ends_the_load_with_the_reason_of_the_server(messages, tasks):
+    def load_by_spark() -> None:
+        settings = LoadSettings(ledger=LedgerSettings(dsn=messages.dsn), wait_s=0)
+        load(messages.declared, settings, batch=new_batch(), executor=tasks)
+
+    messages.declared = replace(messages.declared, transform="SELECT id, note, _producer_id, _sequence FROM records")
+    messages.write("a.jsonl", '{"id": 1}\n')
+    load_by_spark()
+    with messages.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE target ADD CHECK (id < 100)")
+    messages.write("b.jsonl", '{"id": 2}\n{"id": 100}\n')
+
+    with pytest.raises(RowsRefused, match="violates check constraint"):
+        load_by_spark()
+    assert messages.rows() == [1]
 
 
 def test_a_batch_whose_ids_are_lost_by_a_crash_is_staged_again(messages, monkeypatch):

@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE_S
         (["stage", "events.yaml"], {"ONCELOAD_SPARK": ""}, True),
         (["load", "events.yaml"], {"ONCELOAD_SPARK": "sc://localhost"}, False),
         (["load", "events.yaml", "--engine=spark"], {}, False),
+        (["load", "events.yaml", "--log-format", "json"], {}, False),
         (["load", "--help"], {}, False),
         (["status"], {}, False),
         ([], {}, False),

@@ -136,8 +136,8 @@ class BatchRoad:
 
     def _check_new(self, pieces: Pieces, piece: Piece) -> None:
         """Refused rows may be those of another process that was first, or of an earlier try: they are not bad."""
-        if self.job.records_have_own_ids:
-            # The new records of the piece are looked for again.
+        if self.job.records_have_own_ids and self.job.declared.transform is None:
+            # The new records of the piece are looked for again; rows of a transform are not looked at one by one.
             repeats = piece.rows - sum(rows.num_rows for rows, _ in pieces.rows(piece))
             if repeats > 0:
                 raise AlreadyConsumed(self.job.declared.name, (f"{repeats} records",))

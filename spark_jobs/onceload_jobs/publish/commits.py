@@ -17,7 +17,7 @@ from itertools import pairwise
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import RowsRefused
+from onceload_core.errors import AlreadyConsumed, RowsRefused
 from onceload_core.events import event
 from onceload_core.names import ProducerId
 from onceload_core.ports import Advance, Claim, MadeOfRecords, QuarantinedRecord
@@ -187,7 +187,12 @@ def until_it_took_effect(
 
     def try_once(write: Callable[[], bool]) -> None:
         nonlocal has_committed
-        has_committed = write()
+        try:
+            has_committed = write()
+        except AlreadyConsumed:
+            # The other process may be an earlier try of this one, whose COMMIT came late.
+            if unsure is None or not _took_effect(ledger, job, unsure):
+                raise
 
     def note_unsure() -> None:
         nonlocal unsure
