@@ -121,7 +121,9 @@ def test_another_process_goes_on_for_one_that_is_killed(loads, of_format):
 
 def test_a_load_whose_processes_always_die_blames_no_file(loads, monkeypatch):
     rules = Rules(deliveries_max=2)
-    with killing_all(monkeypatch), pytest.raises(TasksFailed, match=r"the processes die without any work: .*SIGKILL"):
+    # Now and then multiprocessing cannot read the exit code of one that is killed at once, and calls it 255.
+    died = "the processes die without any work: its process ended with (SIGKILL|exit code 255)"
+    with killing_all(monkeypatch), pytest.raises(TasksFailed, match=died):
         load_by(loads, delivery=rules)
 
     assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
