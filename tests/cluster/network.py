@@ -48,7 +48,7 @@ class Machine:
         """All packets from and to it get lost, and no side gets an error."""
         ip("-n", self._switch, "link", "set", self._cable, "down")
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         ip("-n", self._switch, "link", "set", self._cable, "up")
 
     def slow_down(self) -> None:

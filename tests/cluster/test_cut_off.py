@@ -56,7 +56,7 @@ class Machine:
         """All packets between it and Postgres get lost, and neither side gets an error."""
         ip("link", "set", self._cable, "down")
 
-    def mend(self):
+    def reconnect(self):
         ip("link", "set", self._cable, "up")
 
 
@@ -127,7 +127,7 @@ def test_a_load_whose_worker_is_cut_off_from_postgres_ends_in_words_and_the_next
             here.until("SELECT count(*) FROM onceload.ledger", lambda found: found >= 8, loading)
             machine.cut()
             _, why = loading.communicate(timeout=PATIENCE_S)
-        machine.mend()
+        machine.reconnect()
         here.dsn = there
         with ended(here.load("--master", master)) as again:
             _, why_again = again.communicate(timeout=PATIENCE_S)

@@ -212,7 +212,7 @@ def test_a_worker_that_is_cut_off_in_a_slow_network_loses_nothing_and_repeats_no
             try:
                 _, why = loading.communicate(timeout=PATIENCE_S)
             finally:
-                site.workers[0].mend()
+                site.workers[0].reconnect()
         check_words(loading, why)
 
         load_until_done(site, here, environment, *options)
@@ -234,7 +234,7 @@ def test_a_driver_that_is_cut_off_and_comes_back_repeats_nothing_of_the_load_tha
                 with ended(here.load("--engine", "local")) as other:
                     _, of_other = other.communicate(timeout=PATIENCE_S)
             finally:
-                site.driver.mend()
+                site.driver.reconnect()
             _, why = loading.communicate(timeout=PATIENCE_S)
         assert other.returncode == 0, of_other
         check_words(loading, why)
