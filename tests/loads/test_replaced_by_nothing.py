@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from onceload.choices import chosen
 from onceload_core.errors import ExitCode
@@ -66,6 +67,12 @@ REWRITTEN = [
     Rewritten(name="a.parquet", format=Format.PARQUET, before=PARQUET, now=_parquet()),
 ]
 EMPTY = Rewritten(name="a.jsonl", format=Format.JSONL, before=JSONL, now=b"")
+PACKED = Rewritten(
+    name="a.jsonl.zst",
+    format=Format.JSONL,
+    before=zstandard.compress(JSONL),
+    now=zstandard.compress(b'{"id": 3}\n'),
+)
 
 
 def rewritten(loads, file, on_rewrite):
@@ -79,7 +86,7 @@ def rewritten(loads, file, on_rewrite):
     return loads
 
 
-def load_again(loads, *files, replaces=False, accepted=False, publishes=True, batch=None):
+def load_again(loads, *files, replaces=False, accepted=False, publishes=True, batch=None, executor=None):
     settings = LoadSettings(
         ledger=LedgerSettings(dsn=loads.dsn),
         wait_s=0,
@@ -87,7 +94,7 @@ def load_again(loads, *files, replaces=False, accepted=False, publishes=True, ba
         choice=chosen(loads.declared, files=files, replaces=replaces),
         differences_accepted=accepted,
     )
-    return load(loads.declared, settings, batch=batch or new_batch(), executor=InThisProcess())
+    return load(loads.declared, settings, batch=batch or new_batch(), executor=executor or InThisProcess())
 
 
 def delete_rows(loads, file):
@@ -128,6 +135,38 @@ def test_a_file_without_a_good_record_replaces_nothing(loads, file, on_rewrite):
     assert of_waiting == differing(loads)
     loads.write(file.name, file.before)
     assert (loads.load().notes, is_sound(loads)) == ((), True)
+
+
+class Late(InThisProcess):
+    """Workers that read after something has happened to a file."""
+
+    def __init__(self, happen):
+        self._happen = happen
+
+    def begins(self):
+        self._happen()
+
+
+@pytest.mark.parametrize("publishes", [True, False], ids=["one call", "two calls"])
+@pytest.mark.parametrize("happens", ["it is deleted", "it breaks off before its first record"])
+def test_a_file_of_which_workers_read_nothing_replaces_nothing(loads, happens, publishes):
+    loads = rewritten(loads, PACKED, OnRewrite.REPLACE)
+    loads.write("b.jsonl", b'{"id": 4}\n')
+    path = loads.folder / PACKED.name
+
+    def happen():
+        path.unlink(missing_ok=True) if happens == "it is deleted" else path.write_bytes(PACKED.now[:1])
+
+    batch = new_batch()
+    report = load_again(loads, publishes=publishes, batch=batch, executor=Late(happen))
+    if not publishes:
+        publish_batch(loads.declared, LoadSettings(ledger=LedgerSettings(dsn=loads.dsn)), batch=batch)
+
+    assert [note.name for note in report.notes] == [PACKED.name]
+    assert "Its loaded rows stay and are not replaced" in report.notes[0].reason
+    assert loads.rows() == [1, 2, 4]
+    path.write_bytes(PACKED.now)
+    assert (load_again(loads).notes, loads.rows(), is_sound(loads)) == ((), [3, 4], True)
 
 
 @pytest.mark.parametrize("file", [*REWRITTEN[1:6], *REWRITTEN[7:9], REWRITTEN[-1]], ids=str)

@@ -511,6 +511,18 @@ _PAST = {
         ],
         Kind(sealed=True, on_rewrite=OnRewrite.REPLACE),
     ),
+    "a rewritten file breaks off before its first record": (
+        [Append("a.log", _GOOD), Append("c.log.zst", _GOOD), _LOAD, Append("a.log", _GOOD), Truncate("c.log.zst", 1)],
+        Kind(on_rewrite=OnRewrite.REPLACE),
+    ),
+    "a loader dies while it stages rows in tables": (
+        [Append("a.log", _GOOD), replace(_LOAD, fault=Fault.KILLED, at=60, is_in_two=True)],
+        Kind(),
+    ),
+    "a loader dies that has staged rows in tables": (
+        [Append("a.log", _GOOD), replace(_LOAD, fault=Fault.KILLED, at=70, is_in_two=True)],
+        Kind(),
+    ),
 }
 
 

@@ -802,9 +802,23 @@ LOAD_BUGS = (
     Bug(
         name="half a file takes the place of a whole one",
         file="spark_jobs/onceload_jobs/publish/replaced_rows.py",
-        correct="        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))\n",
+        correct="        if new not in read or replacement.name in noted or not replacement.is_whole(read[new])\n",
         wrong="        if False\n",
         tests=("tests/loads/test_refused.py::test_a_file_that_breaks_off_does_not_replace_what_was_loaded_of_it",),
+    ),
+    Bug(
+        name="a file of which nothing was read takes the place of a whole one",
+        file="spark_jobs/onceload_jobs/publish/replaced_rows.py",
+        correct="        if new not in read or replacement.name in noted or not replacement.is_whole(read[new])\n",
+        wrong="        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))\n",
+        tests=(f"{OF_REPLACED_BY_NOTHING}::test_a_file_of_which_workers_read_nothing_replaces_nothing",),
+    ),
+    Bug(
+        name="the staged rows of a killed load stay until another load stages rows",
+        file="spark_jobs/onceload_jobs/load/load.py",
+        correct="                        sweep(context.engine)\n",
+        wrong="                        pass\n",
+        tests=("tests/loads/test_sequences.py::test_a_sequence_that_went_wrong_once_does_not_again",),
     ),
     Bug(
         name="a rewritten file without a good record deletes all loaded rows",

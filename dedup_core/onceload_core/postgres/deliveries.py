@@ -110,10 +110,13 @@ class PostgresDeliveries:
             fallen = end_sessions_of(connection, self._pipeline_id, batch, rules=self.rules, reason=reason)
         log_dead(self._pipeline, fallen)
 
-    def end_batch(self, batch: Batch, *, life: Session) -> None:
-        """End all sessions of a batch, unless a later epoch of its planner has begun. What they hold waits again."""
+    def end_batch(self, batch: Batch, *, life: Session) -> bool:
+        """End all sessions of a batch, unless a later epoch of its planner has begun. What they hold waits again.
+
+        Returns whether there are staging tables, of any batch.
+        """
         with self._doing("ending sessions") as connection:
-            end_batch_of(connection, self._pipeline_id, batch, life)
+            return end_batch_of(connection, self._pipeline_id, batch, life)
 
     def open_work(self, batch: Batch, *, session: SessionName | None = None) -> OpenWork:
         """The deliveries that wait or are held, and whether any is of this batch or for this session."""

@@ -125,7 +125,7 @@ SELECT session_id FROM onceload.session
 
 -- name: end_batch_and_give_back
 -- Ends all sessions of a batch, unless a later epoch of its planner has begun. What they hold waits again, and this does
--- not count as a try.
+-- not count as a try. Also says whether there are staging tables, such as those of a killed load.
 WITH ending AS MATERIALIZED (
     SELECT session_id FROM onceload.session
      WHERE pipeline_id = :pipeline_id AND starts_with(name, :prefix)
@@ -134,10 +134,13 @@ WITH ending AS MATERIALIZED (
 ), ended AS (
     UPDATE onceload.session SET epoch = session.epoch + 1, lease_until = least(lease_until, clock_timestamp())
       FROM ending WHERE session.session_id = ending.session_id
+), given_back AS (
+    UPDATE onceload.delivery SET state = 'waiting', epoch = NULL, deadline_at = NULL, tries = tries - 1
+      FROM ending
+     WHERE pipeline_id = :pipeline_id AND state = 'held' AND work IS NOT NULL
+       AND delivery.session_id = ending.session_id
 )
-UPDATE onceload.delivery SET state = 'waiting', epoch = NULL, deadline_at = NULL, tries = tries - 1
-  FROM ending
- WHERE pipeline_id = :pipeline_id AND state = 'held' AND work IS NOT NULL AND delivery.session_id = ending.session_id;
+SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage'));
 
 -- name: move_lease
 UPDATE onceload.session SET lease_until = clock_timestamp() + make_interval(secs => :ack_deadline_s)

@@ -77,10 +77,11 @@ def end_sessions_of(
     return fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)
 
 
-def end_batch_of(connection: Connection, pipeline_id: int, batch: Batch, life: Session) -> None:
+def end_batch_of(connection: Connection, pipeline_id: int, batch: Batch, life: Session) -> bool:
     """End all sessions of a batch after its load; none begins before the transaction ends.
 
-    If a later epoch of its planner has begun, that one has sessions of its own, and none ends.
+    If a later epoch of its planner has begun, that one has sessions of its own, and none ends. Returns whether there
+    are staging tables, of any batch.
     """
     binds = {"pipeline_id": pipeline_id, "prefix": session_of(batch, ""), "name": life.name, "epoch": life.epoch}
-    connection.execute(_END_BATCH, binds)
+    return bool(connection.execute(_END_BATCH, binds).scalar_one())

@@ -119,7 +119,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
 
 
 def drop_stage(engine: Engine, name: str) -> None:
-    """Drop a stage that no batch keeps; the next stage sweeps what cannot be dropped now."""
+    """Drop a stage that no batch keeps; the next load or stage sweeps what cannot be dropped now."""
     with suppress(DBAPIError, CallAgain):
         with engine.begin() as connection:
             found = connection.execute(SQL["stages"], {"name": name}).one_or_none()

@@ -33,6 +33,7 @@ from onceload_core.postgres import PostgresLedger, PostgresSnapshots, connect
 from onceload_core.postgres.connection import translated
 from onceload_core.postgres.sessions import check_own_name
 from onceload_core.replay import Run
+from onceload_jobs.batch.stage import sweep
 from onceload_jobs.executor.executor import Executor, ExecutorFailed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.context import LoadContext
@@ -159,7 +160,8 @@ class _Load:
             if context.kept is None:
                 # Release what workers held that were killed with their process, so that no load waits for it.
                 with suppress(OnceloadError):
-                    context.board.end_batch(context.batch, life=context.session)
+                    if context.board.end_batch(context.batch, life=context.session):
+                        sweep(context.engine)
         notes += context.notes
         report = report_of(context.ledger, context.declared, context.batch, after=context.before)
         if context.is_snapshot_due or report.position != context.before:

@@ -57,7 +57,7 @@ def half_read(job: Job, pieces: Sequence[Piece], notes: Sequence[Note]) -> dict[
     return {
         new: replacement
         for new, replacement in job.replaced.items()
-        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))
+        if new not in read or replacement.name in noted or not replacement.is_whole(read[new])
     }
 
 
