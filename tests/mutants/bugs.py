@@ -3154,6 +3154,13 @@ ENGINE_BUGS = (
         tests=("tests/loads/test_local.py::test_another_process_goes_on_for_one_that_is_killed",),
     ),
     Bug(
+        name="a call does not end while a process has nothing to do",
+        file="spark_jobs/onceload_jobs/executor/local.py",
+        correct="            process.give(*self._items.popleft())\n            self._working.append(process)\n",
+        wrong="            self._working.append(process)\n",
+        tests=("tests/unit/test_local_executor.py",),
+    ),
+    Bug(
         name="a load that asks for a cluster does not use it",
         file="spark_jobs/onceload_jobs/load/settings.py",
         correct='f"--master {self.master}": self.master is not None,',

@@ -23,6 +23,8 @@ from onceload_jobs.executor.executor import Died, Outcome, called
 _PROCESSES = multiprocessing.get_context("forkserver")
 #: A process has its next item already when it is done with one, so that it never waits for the load.
 _GIVEN_MAX = 2
+#: A start also looks at all other processes. If two threads look at one that died, only the first gets its exit code.
+_LOOKING = threading.Lock()
 
 
 def cores() -> int:
@@ -100,15 +102,15 @@ class _Feeding:
         self._came.put(None)
 
     def _give(self) -> bool:
-        """Give items to all processes; whether any still works."""
+        """Give items to all processes, one each before any gets its second; whether any still works."""
         while self._items and len(self._working) < self._slots:
-            self._working.append(self._idle.pop() if self._idle else _Process.started())
-            self._working[-1].begin(self._function)
-        # One each, before any gets its second.
-        for depth in range(1, _GIVEN_MAX + 1):
-            for process in self._working:
-                if self._items and len(process.given) < depth:
-                    process.give(*self._items.popleft())
+            process = self._idle.pop() if self._idle else _Process.started()
+            process.begin(self._function)
+            process.give(*self._items.popleft())
+            self._working.append(process)
+        for process in self._working:
+            if self._items and len(process.given) < _GIVEN_MAX:
+                process.give(*self._items.popleft())
         return bool(self._working)
 
     def _take(self, process: "_Process") -> None:
@@ -119,7 +121,7 @@ class _Feeding:
             # It has not begun with these.
             self._items.extendleft(reversed(process.given))
             self._working.remove(process)
-        elif not process.given and not self._items:
+        elif not process.given:
             self._working.remove(process)
             self._idle.append(process)
 
@@ -136,7 +138,7 @@ class _Process:
     def started(cls) -> "_Process":
         link, its = _PROCESSES.Pipe()
         process = _PROCESSES.Process(target=_work, args=(its,), name="onceload", daemon=True)
-        with _as_parent():
+        with _LOOKING, _as_parent():
             process.start()
         its.close()
         return cls(process=process, link=link)
@@ -155,14 +157,17 @@ class _Process:
         try:
             outcome: Outcome = self.link.recv()
         except (EOFError, OSError):
-            self.process.join()
-            self.link.close()
+            self._end()
             return Died(f"its process ended with {_end_of(self.process.exitcode)}")
         return outcome
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.join()
+        self._end()
+
+    def _end(self) -> None:
+        with _LOOKING:
+            self.process.join()
         self.link.close()
 
 

@@ -1,0 +1,85 @@
+"""Processes of this machine: each item has one outcome, in whatever order they die, and each call ends."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from onceload_jobs.executor.executor import Died, Done, Outcome
+from onceload_jobs.executor.local import LocalExecutor
+from tests.waiting import PATIENCE_S, until
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_in_turn(item: tuple[int, Path]) -> int:
+    """The second process dies at once, and the first one when that is known."""
+    number, is_known = item
+    if number == 0:
+        until(is_known.exists, "the death of the other process is known")
+    if number < 2:
+        _die()
+    return number
+
+
+def _die_of(item: tuple[int, bool]) -> int:
+    number, dies = item
+    if dies:
+        _die()
+    return number
+
+
+@contextmanager
+def _processes(slots: int) -> Iterator[LocalExecutor]:
+    executor = LocalExecutor(slots)
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+def _outcomes(executor, function, items, *, each=lambda outcome: None) -> dict[int, Outcome]:
+    """The outcome of each item, if the call ends in time."""
+    found: dict[int, Outcome] = {}
+
+    def call() -> None:
+        for number, outcome in executor.each(function, items):
+            assert number not in found
+            found[number] = outcome
+            each(outcome)
+
+    calling = threading.Thread(target=call, daemon=True)
+    calling.start()
+    calling.join(PATIENCE_S)
+    assert not calling.is_alive(), f"the call did not end after {sorted(found)}"
+    return found
+
+
+def test_a_process_that_has_nothing_to_do_does_not_keep_a_call_from_ending(tmp_path):
+    is_known = tmp_path / "known"
+    with _processes(2) as executor:
+        items = [(number, is_known) for number in range(3)]
+        found = _outcomes(executor, _die_in_turn, items, each=lambda _: is_known.touch())
+
+    # The first process had the last item already, which goes to a new one.
+    assert [type(found[number]) for number in range(3)] == [Died, Died, Done]
+    assert {outcome.reason for outcome in found.values() if isinstance(outcome, Died)} == {
+        "its process ended with SIGKILL"
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_item_has_one_outcome_whichever_processes_die(seed):
+    random = Random(seed)
+    with _processes(random.randint(1, 4)) as executor:
+        for share in (0.0, 0.3, 1.0):
+            items = [(number, random.random() < share) for number in range(random.randint(1, 12))]
+            found = _outcomes(executor, _die_of, items)
+            assert [type(found[number]) is Died for number, _ in items] == [dies for _, dies in items]
