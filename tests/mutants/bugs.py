@@ -3161,6 +3161,22 @@ ENGINE_BUGS = (
         tests=("tests/unit/test_local_executor.py",),
     ),
     Bug(
+        name="a process takes its next item only when its outcome is read",
+        file="spark_jobs/onceload_jobs/executor/local.py",
+        correct=(
+            "    threading.Thread(target=_receive, args=(link, messages), daemon=True).start()\n"
+            "    function: Any = None\n"
+            "    with suppress(OSError):\n"
+            "        for message in iter(messages.get, None):\n"
+        ),
+        wrong=(
+            "    function: Any = None\n"
+            "    with suppress(OSError, EOFError):\n"
+            "        for message in iter(link.recv_bytes, None):\n"
+        ),
+        tests=("tests/unit/test_local_executor.py",),
+    ),
+    Bug(
         name="a load that asks for a cluster does not use it",
         file="spark_jobs/onceload_jobs/load/settings.py",
         correct='f"--master {self.master}": self.master is not None,',

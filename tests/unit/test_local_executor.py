@@ -83,3 +83,15 @@ def test_each_item_has_one_outcome_whichever_processes_die(seed):
             items = [(number, random.random() < share) for number in range(random.randint(1, 12))]
             found = _outcomes(executor, _die_of, items)
             assert [type(found[number]) is Died for number, _ in items] == [dies for _, dies in items]
+
+
+def _same(item: bytes) -> bytes:
+    return item
+
+
+def test_large_items_and_large_outcomes_do_not_wait_for_each_other():
+    """Neither fits into a pipe. A process gets its next item while it sends an outcome."""
+    with _processes(1) as executor:
+        found = _outcomes(executor, _same, [bytes(2**20)] * 3)
+
+    assert [type(found[number]) for number in range(3)] == [Done] * 3

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -201,14 +202,24 @@ def _work(link: Connection) -> None:
     threading.Thread(target=_end_with_the_load, daemon=True).start()
     keep_pandas_out()
     show_events(os.environ)
-    with suppress(EOFError, OSError):
-        function: Callable[[Any], Any] = link.recv()
-        while True:
-            match link.recv():
+    messages: SimpleQueue[bytes | None] = SimpleQueue()
+    threading.Thread(target=_receive, args=(link, messages), daemon=True).start()
+    function: Any = None
+    with suppress(OSError):
+        for message in iter(messages.get, None):
+            match pickle.loads(message):  # noqa: S301 - of the load.
                 case (item,):
                     link.send(called(function, item))
                 case other:
                     function = other
+
+
+def _receive(link: Connection, messages: "SimpleQueue[bytes | None]") -> None:
+    """Take what the load sends while this process works: the load reads no outcome before its item is taken."""
+    with suppress(EOFError, OSError):
+        while True:
+            messages.put(link.recv_bytes())
+    messages.put(None)
 
 
 def _end_with_the_load() -> None:
