@@ -17,7 +17,7 @@ from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import CsvOptions, Declared, Format, OnRewrite, Publish
 from onceload_jobs.verify.verify import verify
 from onceload_jobs.work import load_delivery as loading
-from tests.loads.conftest import InThisProcess, Loads, WorkerKilled
+from tests.loads.conftest import InThisProcess, Loads, WorkerKilled, line, through_a_table
 from tests.loads.test_versions import edited, load_now, settings_of
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
@@ -175,3 +175,36 @@ def test_a_hole_in_a_packed_file_is_loaded_by_the_next_load(loads):
     load_now(loads, declared)
 
     assert loads.rows() == numbers
+
+
+class AfterOneTry(InThisProcess):
+    """Something happens to the files of a delivery when it was read for the first time."""
+
+    def __init__(self, happen: Callable[[], object]) -> None:
+        self._happen: Callable[[], object] | None = happen
+
+    def _called(self, function: Callable[[Any], Any], item: Any) -> Any:
+        outcome = super()._called(function, item)
+        if (happen := self._happen) is not None:
+            self._happen = None
+            happen()
+        return outcome
+
+
+@STAGED
+@pytest.mark.parametrize("changed", [lambda declared: declared, through_a_table], ids=["copied", "through a table"])
+def test_a_file_that_vanishes_before_its_delivery_is_read_again_holds_no_other_back(loads, changed):
+    """It is read again without a record that the server refuses, at last each file alone."""
+    from onceload_jobs.load.load import load
+    from onceload_jobs.load.settings import new_batch
+
+    refusing = "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id <> 2), _producer_id bigint, _sequence bigint)"
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(refusing)
+    first, *_ = [loads.write(f"{number}.jsonl", line(number)) for number in range(1, 6)]
+    declared = changed(edited(loads, columns=(parse_column("id", "bigint not null"),)))
+
+    report = load(declared, settings_of(loads), batch=new_batch(), executor=AfterOneTry(first.unlink))
+
+    assert loads.rows() == [3, 4, 5]
+    assert (report.loaded, report.quarantined, [note.name for note in report.notes]) == (3, 1, ["1.jsonl"])

@@ -800,6 +800,16 @@ LOAD_BUGS = (
         tests=("tests/loads/test_sequences.py::test_a_sequence_that_went_wrong_once_does_not_again",),
     ),
     Bug(
+        name="the first file of a delivery that is read again file by file counts as all of it",
+        file="spark_jobs/onceload_jobs/work/parts.py",
+        correct="            if piece.number == part.number:\n                return piece\n",
+        wrong="            return piece\n",
+        tests=(
+            "tests/loads/test_tries.py::"
+            "test_a_file_that_vanishes_before_its_delivery_is_read_again_holds_no_other_back",
+        ),
+    ),
+    Bug(
         name="half a file takes the place of a whole one",
         file="spark_jobs/onceload_jobs/publish/replaced_rows.py",
         correct="        if new not in read or replacement.name in noted or not replacement.is_whole(read[new])\n",

@@ -166,7 +166,9 @@ class BatchPieces(Parts):
         self._parts[part.number] = part
         self._read.pop(part.number, None)
         for piece in self._pieces_of([part]):
-            return piece
+            if piece.number == part.number:
+                return piece
+        # Its chunks may have been read alone: then each is another piece.
         raise PieceGone
 
     def _pieces_of(self, parts: Sequence[Part]) -> Iterator[Piece]:
