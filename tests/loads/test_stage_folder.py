@@ -13,16 +13,25 @@ from sqlalchemy import Connection, Engine
 
 from onceload_core.guards import RowsDiffer
 from onceload_core.verdicts import Order
-from onceload_jobs.batch import stage_folder
+from onceload_jobs.batch import folders, stage_folder
 from onceload_jobs.batch.folders import DiskFolder
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import Piece, Pieces
 from onceload_jobs.batch.stage import Stage
 from onceload_jobs.batch.stage_folder import BlockWriter, NoRoom, open_folder
-from onceload_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, TransformEngine, Write
+from onceload_jobs.pipeline.declared import (
+    Declared,
+    MessageId,
+    Publish,
+    RecordProducer,
+    TransformEngine,
+    UnknownFields,
+    Write,
+)
 from onceload_jobs.publish.table_road import copy_to
 from onceload_jobs.write.binary_copy import copy_encoded
 from tests.loads.conftest import Loads, line
+from tests.loads.test_rows_of_a_record import load_by_spark
 from tests.servers import execute
 
 pytestmark = pytest.mark.parametrize("publish", [Publish.STAGED])
@@ -40,6 +49,17 @@ def home(loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(2):
         loads.write(f"{number}.jsonl", "".join(line(each) for each in range(number * _ROWS, (number + 1) * _ROWS)))
     return home
+
+
+@pytest.fixture
+def of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker sees the folder."""
+    marked = folders._marked
+
+    def marked_otherwise(folder: Path, *, is_shared: bool) -> DiskFolder:
+        return replace(marked(folder, is_shared=is_shared), token="of another machine")
+
+    monkeypatch.setattr(folders, "_marked", marked_otherwise)
 
 
 def _changed(kind: str, declared: Declared) -> Declared:
@@ -154,6 +174,25 @@ def test_without_room_for_files_rows_are_handed_over(loads, monkeypatch, kind, a
     loads.declared = _changed(kind, loads.declared)
 
     assert loads.load().loaded == 2 * _ROWS
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+@pytest.mark.parametrize("kind", ["copied", "by id", "named"])
+def test_rows_with_undeclared_fields_are_handed_over_as_well(loads, of_another_machine, kind):
+    """All are read before columns are added, and then again by those who leave out repeats."""
+    loads.declared = replace(_changed(kind, loads.declared), unknown_fields=UnknownFields.ADD)
+    loads.write("0.jsonl", '{"id": 7000, "note": "x", "other": 1}\n')
+
+    assert loads.load().loaded == _ROWS + 1
+    assert loads.rows("id, other")[0] == (_ROWS, None)
+    assert loads.rows("id, other")[-1] == (7000, 1)
+
+
+def test_spark_sql_makes_rows_of_handed_over_records_in_each_try(loads, of_another_machine, tasks):
+    """Whether several rows name one record shows only in a table, so there is a second try."""
+    query = "SELECT /*+ REPARTITION(3) */ id, _producer_id, _sequence FROM records"
+
+    assert load_by_spark(loads, tasks, transform=query).loaded == 2 * _ROWS
     assert loads.rows() == list(range(2 * _ROWS))
 
 

@@ -3356,6 +3356,13 @@ SPOOL_BUGS = (
 
 FAILOVER_BUGS = (
     Bug(
+        name="rows that other workers get are not kept for them",
+        file="spark_jobs/onceload_jobs/work/parts.py",
+        correct="piece if self._reading.form.as_arrow else piece.without_content\n",
+        wrong="piece.without_content\n",
+        tests=(f"{OF_STAGE_FOLDER}::test_rows_with_undeclared_fields_are_handed_over_as_well",),
+    ),
+    Bug(
         name="a role may have commits answered before they are on disk and on the standby",
         file=CONNECTION_SQL,
         correct="nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local')",

@@ -173,5 +173,6 @@ class BatchPieces(Parts):
 
     def _pieces_of(self, parts: Sequence[Part]) -> Iterator[Piece]:
         for part, piece in self.results(self._executor, partial(read_chunk, self._reading), parts):
-            self._read[part.number] = piece.without_content
+            # Other workers get these, which are given all rows at once, and in each try.
+            self._read[part.number] = piece if self._reading.form.as_arrow else piece.without_content
             yield piece
