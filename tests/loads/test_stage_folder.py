@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from onceload_core.guards import RowsDiffer
+from onceload_core.postgres import LedgerSettings
 from onceload_core.verdicts import Order
 from onceload_jobs.batch import folders, stage_folder
 from onceload_jobs.batch.folders import DiskFolder
@@ -19,6 +20,9 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.piece import Piece, Pieces
 from onceload_jobs.batch.stage import Stage
 from onceload_jobs.batch.stage_folder import BlockWriter, NoRoom, open_folder
+from onceload_jobs.executor.executor import Outcome
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.declared import (
     Declared,
     MessageId,
@@ -30,7 +34,7 @@ from onceload_jobs.pipeline.declared import (
 )
 from onceload_jobs.publish.table_road import copy_to
 from onceload_jobs.write.binary_copy import copy_encoded
-from tests.loads.conftest import Loads, line
+from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_rows_of_a_record import load_by_spark
 from tests.servers import execute
 
@@ -225,6 +229,36 @@ def test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone(loads):
     )
 
     report = loads.load()
+
+    assert (report.loaded, report.quarantined) == (2 * _ROWS - 1, 1)
+    assert loads.rows() == [each for each in range(2 * _ROWS) if each != 7]
+
+
+class LosingWhatWasRead(InThisProcess):
+    """The files of the records that were read are lost once repeats are left out."""
+
+    def __init__(self, home: Path) -> None:
+        self._home, self._calls = home, 0
+
+    def begins(self) -> None:
+        self._calls += 1
+
+    def _called(self, function: Callable[[Any], Any], item: Any) -> Outcome:
+        read = [] if self._calls != 2 else list(self._home.glob("onceload-rows-*/[!m]*"))
+        outcome = super()._called(function, item)
+        for each in read:
+            each.unlink()
+        return outcome
+
+
+@pytest.mark.parametrize("kind", ["by id", "named"])
+def test_a_refused_row_is_found_again_if_what_was_read_is_lost(loads, home, kind):
+    refusing = "ALTER TABLE target ADD CHECK (id <> 7); GRANT ALL ON target TO onceload_loader"
+    created = "CREATE TABLE target (id bigint, amount numeric(12,2), note text, _producer_id bigint, _sequence bigint)"
+    execute(loads.admin_dsn, f"{created}; {refusing}")
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+
+    report = load(_changed(kind, loads.declared), settings, batch=new_batch(), executor=LosingWhatWasRead(home))
 
     assert (report.loaded, report.quarantined) == (2 * _ROWS - 1, 1)
     assert loads.rows() == [each for each in range(2 * _ROWS) if each != 7]

@@ -3363,6 +3363,16 @@ FAILOVER_BUGS = (
         tests=(f"{OF_STAGE_FOLDER}::test_rows_with_undeclared_fields_are_handed_over_as_well",),
     ),
     Bug(
+        name="rows that are lost while a refused one is searched end the load",
+        file="spark_jobs/onceload_jobs/work/dedup.py",
+        correct=(
+            "        with self._reading_lost_rows_again():\n"
+            "            yield from _parts_of(self.task.folder, self.look(self.task.of_rows, bucket))\n"
+        ),
+        wrong="        yield from _parts_of(self.task.folder, self.look(self.task.of_rows, bucket))\n",
+        tests=(f"{OF_STAGE_FOLDER}::test_a_refused_row_is_found_again_if_what_was_read_is_lost",),
+    ),
+    Bug(
         name="a role may have commits answered before they are on disk and on the standby",
         file=CONNECTION_SQL,
         correct="nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local')",

@@ -4,6 +4,7 @@ A task consumes nothing, and the commit checks again. If another load was faster
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -154,15 +155,12 @@ class NewPieces:
         self._buckets.clear()
         self._buckets.update(_buckets_of(read))
         dedup, buckets = partial(self.look, self.task), self._buckets.values()
-        try:
+        with self._reading_lost_rows_again():
             for _, result in map_all(self.executor, dedup, buckets, next_try=_next_try, ends_all=_ends_all):
                 if isinstance(result, Failed):
                     why = why_failed(result.failures[-1], doing="looked for new records")
                     raise TasksFailed(self.task.job.declared.name, why)
                 yield result
-        except BlockLost:
-            self.read_again()
-            raise PieceGone from None
 
     def read_again(self, differing: ColumnsDiffer | None = None) -> None:
         self.read.read_again(differing)
@@ -191,7 +189,16 @@ class NewPieces:
 
     def rows(self, piece: Piece) -> Iterator[tuple[pa.Table, tuple[Column, ...]]]:
         bucket = self._buckets[-1 - piece.number]
-        return _parts_of(self.task.folder, self.look(self.task.of_rows, bucket))
+        with self._reading_lost_rows_again():
+            yield from _parts_of(self.task.folder, self.look(self.task.of_rows, bucket))
+
+    @contextmanager
+    def _reading_lost_rows_again(self) -> Iterator[None]:
+        try:
+            yield
+        except BlockLost:
+            self.read_again()
+            raise PieceGone from None
 
 
 def _buckets_of(pieces: Sequence[Piece]) -> dict[int, Bucket]:
