@@ -208,3 +208,25 @@ def test_a_file_that_vanishes_before_its_delivery_is_read_again_holds_no_other_b
 
     assert loads.rows() == [3, 4, 5]
     assert (report.loaded, report.quarantined, [note.name for note in report.notes]) == (3, 1, ["1.jsonl"])
+
+
+@STAGED
+@pytest.mark.parametrize("changed", [lambda declared: declared, through_a_table], ids=["copied", "through a table"])
+@pytest.mark.parametrize("becomes", ["gone", "another"])
+def test_a_file_that_changes_before_its_refused_rows_are_found_holds_no_other_back(loads, changed, becomes):
+    from onceload_jobs.load.load import load
+    from onceload_jobs.load.settings import new_batch
+
+    refusing = "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id <> 1), _producer_id bigint, _sequence bigint)"
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(refusing)
+    first, _ = [loads.write(f"{number}.jsonl", line(number)) for number in (1, 2)]
+    declared = changed(edited(loads, columns=(parse_column("id", "bigint not null"),)))
+
+    def change() -> None:
+        first.unlink() if becomes == "gone" else first.write_text(line(3))
+
+    report = load(declared, settings_of(loads), batch=new_batch(), executor=AfterOneTry(change))
+
+    assert loads.rows() == [2]
+    assert (report.loaded, report.quarantined, [note.name for note in report.notes]) == (1, 0, ["1.jsonl"])

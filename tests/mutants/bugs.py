@@ -810,6 +810,15 @@ LOAD_BUGS = (
         ),
     ),
     Bug(
+        name="the target refuses a batch of which a file is gone",
+        file="spark_jobs/onceload_jobs/work/parts.py",
+        correct="        if left:\n",
+        wrong="        if False:\n",
+        tests=(
+            "tests/loads/test_tries.py::test_a_file_that_changes_before_its_refused_rows_are_found_holds_no_other_back",
+        ),
+    ),
+    Bug(
         name="half a file takes the place of a whole one",
         file="spark_jobs/onceload_jobs/publish/replaced_rows.py",
         correct="        if new not in read or replacement.name in noted or not replacement.is_whole(read[new])\n",

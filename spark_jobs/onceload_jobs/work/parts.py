@@ -142,7 +142,14 @@ class BatchPieces(Parts):
         return content_of(self._reading.folder, piece, block)
 
     def rows(self, piece: Piece) -> Iterator[tuple[pa.Table, tuple[Column, ...]]]:
-        return rows_of(self._reading, self._parts[piece.number])
+        left = piece.rows
+        for rows, added in rows_of(self._reading, self._parts[piece.number]):
+            left -= rows.num_rows
+            yield rows, added
+        if left:
+            # A file of it is gone since it was read, or is another one.
+            self._read.pop(piece.number, None)
+            raise PieceGone
 
     def again(self, piece: Piece) -> Piece:
         return self._again(self._parts[piece.number])
