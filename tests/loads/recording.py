@@ -32,12 +32,12 @@ def record(folder: str) -> None:
     commit, open_session = PostgresLedger.commit, PostgresDeliveries.open_session
 
     @wraps(commit)
-    def recorded_commit(self: PostgresLedger, asked: Any) -> Any:
+    def recorded_commit(self: PostgresLedger, asked: Any, **named: Any) -> Any:
         number = f"{os.getpid()}:{next(_numbers)}"
         spans = {str(each.producer_id): str(each.spans) for each in asked.advances if each.spans}
         say(op=number, said="asked", session=asked.session.name, epoch=asked.session.epoch, spans=spans)
         try:
-            position = commit(self, asked)
+            position = commit(self, asked, **named)
         except OnceloadError as error:
             said = "unknown" if isinstance(error, AskTheLedger) else "failed"
             say(op=number, said=said, error=type(error).__name__)
