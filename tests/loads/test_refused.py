@@ -31,6 +31,7 @@ from onceload_jobs.pipeline.declared import (
     Publish,
     QuarantineLimit,
     RecordProducer,
+    TransformEngine,
     UnknownFields,
 )
 from onceload_jobs.publish.commits import publish_commit
@@ -513,13 +514,19 @@ def test_a_retried_record_is_read_as_the_column_that_came_meanwhile(loads):
     assert loads.rows("id, x") == [(1, None), (2, "5"), (3, "7")]
 
 
-def test_rows_of_a_commit_without_an_answer_are_not_taken_for_bad_where_each_may_be_there_once(loads, monkeypatch):
+@pytest.mark.parametrize("road", ["batch", "table"])
+def test_rows_of_a_commit_without_an_answer_are_not_taken_for_bad_where_each_may_be_there_once(
+    loads, monkeypatch, road
+):
     """The commit takes effect after the look that asks for it."""
     make_target(
         loads,
         "CREATE TABLE target"
         " (id bigint UNIQUE, amount numeric(12,2), note text, _producer_id bigint, _sequence bigint)",
     )
+    if road == "table":
+        made = {"transform": "SELECT * FROM records", "transform_engine": TransformEngine.POSTGRES}
+        loads.declared = replace(loads.declared, publish=Publish.STAGED, **made)
     loads.write("a.jsonl", "".join(map(line, range(20))))
     know = PostgresLedger.know
     lost, too_early = [True], [True]
@@ -537,7 +544,7 @@ def test_rows_of_a_commit_without_an_answer_are_not_taken_for_bad_where_each_may
             return dict.fromkeys(producer_ids, nothing)
         return know(ledger, session, producer_ids)
 
-    monkeypatch.setattr("onceload_jobs.publish.batch_road.publish_commit", unanswered)
+    monkeypatch.setattr(f"onceload_jobs.publish.{road}_road.publish_commit", unanswered)
     monkeypatch.setattr(PostgresLedger, "know", too_early_once)
 
     report = loads.load()

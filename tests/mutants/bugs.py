@@ -810,6 +810,16 @@ LOAD_BUGS = (
         ),
     ),
     Bug(
+        name="the rows of another load make a batch through a table a refused one",
+        file="spark_jobs/onceload_jobs/publish/table_road.py",
+        correct="            refuse_repeats(ledger, job, totals.advances)\n",
+        wrong="",
+        tests=(
+            "tests/loads/test_taken_away.py::"
+            "test_rows_that_another_load_has_committed_are_not_refused_because_each_may_be_there_once",
+        ),
+    ),
+    Bug(
         name="the target refuses a batch of which a file is gone",
         file="spark_jobs/onceload_jobs/work/parts.py",
         correct="        if left:\n",

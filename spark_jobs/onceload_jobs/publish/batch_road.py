@@ -25,6 +25,7 @@ from onceload_jobs.publish.commits import (
     BatchTotals,
     made_in_pieces,
     publish_commit,
+    refuse_repeats,
     refusing_rows,
     until_it_took_effect,
 )
@@ -141,17 +142,7 @@ class BatchRoad:
             repeats = piece.rows - sum(rows.num_rows for rows, _ in pieces.rows(piece))
             if repeats > 0:
                 raise AlreadyConsumed(self.job.declared.name, (f"{repeats} records",))
-        read = {advance.producer_id: advance.spans for advance in advances_of([piece])}
-        if not read:
-            return
-        known = self.ledger.know(self.job.session, list(read))
-        repeated = tuple(
-            f"producer {producer_id}"
-            for producer_id, knowledge in known.items()
-            if knowledge.state.consumed.overlaps(read[producer_id])
-        )
-        if repeated:
-            raise AlreadyConsumed(self.job.declared.name, repeated)
+        refuse_repeats(self.ledger, self.job, advances_of([piece]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,6 +211,20 @@ def _took_effect(ledger: PostgresLedger, job: Job, totals: BatchTotals) -> bool:
     return known[probe.producer_id].state.consumed.covers(probe.spans)
 
 
+def refuse_repeats(ledger: PostgresLedger, job: Job, advances: Sequence[Advance]) -> None:
+    """Rows that collide with those of a process that was first, or of an earlier try, are not bad."""
+    read = {advance.producer_id: advance.spans for advance in advances}
+    if not read:
+        return
+    repeated = tuple(
+        f"producer {producer_id}"
+        for producer_id, knowledge in ledger.know(job.session, list(read)).items()
+        if knowledge.state.consumed.overlaps(read[producer_id])
+    )
+    if repeated:
+        raise AlreadyConsumed(job.declared.name, repeated)
+
+
 def publish_commit(
     ledger: PostgresLedger,
     job: Job,

@@ -7,6 +7,7 @@ from functools import partial
 
 from sqlalchemy import Connection, Engine
 
+from onceload_core.errors import RowsRefused
 from onceload_core.guards import RowsDiffer
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
@@ -23,6 +24,7 @@ from onceload_jobs.publish.commits import (
     made_in_table,
     publish_commit,
     records_named,
+    refuse_repeats,
     refusing_rows,
     until_it_took_effect,
 )
@@ -86,7 +88,11 @@ def publish(
     check_pieces(job.declared, pieces)
 
     def write() -> bool:
-        commit_stage(ledger, job, stage, totals, claim=claim)
+        try:
+            commit_stage(ledger, job, stage, totals, claim=claim)
+        except RowsRefused:
+            refuse_repeats(ledger, job, totals.advances)
+            raise
         return True
 
     return until_it_took_effect(ledger, job, write, last_totals=lambda: totals)
