@@ -447,11 +447,15 @@ def test_a_pipeline_that_publishes_at_once_may_also_publish_later(loads, changes
     [{"producer": RecordProducer(name="note", sequence="id")}, {"message_id": MessageId(columns=("id",), keep_days=2)}],
     ids=["record producers", "business ids"],
 )
-def test_a_kept_batch_some_of_whose_records_are_loaded_from_another_file_is_given_up(loads, named):
+@pytest.mark.parametrize("is_unique", [False, True], ids=["", "each may be there once"])
+def test_a_kept_batch_some_of_whose_records_are_loaded_from_another_file_is_given_up(loads, named, is_unique):
     keep = replace(loads.declared.pipeline, message_keep_days=2 if "message_id" in named else 0)
     loads.declared = replace(loads.declared, pipeline=keep, **named)
     loads.write("a.jsonl", line(1) + line(2))
     stage(loads)
+    if is_unique:
+        # The target refuses the row before the ledger refuses its id.
+        execute(loads.admin_dsn, "ALTER TABLE target ADD UNIQUE (id)")
     loads.write("b.jsonl", line(2) + line(3))
     assert loads.load().loaded == 2
 

@@ -820,6 +820,16 @@ LOAD_BUGS = (
         ),
     ),
     Bug(
+        name="the ids of another load make a batch through a table a refused one",
+        file="spark_jobs/onceload_jobs/publish/table_road.py",
+        correct="            _refuse_used_ids(engine, job, stage)\n",
+        wrong="",
+        tests=(
+            "tests/loads/test_kept.py::"
+            "test_a_kept_batch_some_of_whose_records_are_loaded_from_another_file_is_given_up",
+        ),
+    ),
+    Bug(
         name="the target refuses a batch of which a file is gone",
         file="spark_jobs/onceload_jobs/work/parts.py",
         correct="        if left:\n",

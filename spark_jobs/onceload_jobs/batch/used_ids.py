@@ -68,6 +68,15 @@ class IdTables:
                 for block in blocks:
                     copy_encoded(connection, content(piece, block), table=table, names=names)
 
+    def count_repeats(self, connection: Connection, pipeline: str) -> int:
+        """How many of them other commits have used up."""
+        asked = (("used_before", self.used), ("messages_before", self.messages))
+        return sum(
+            connection.execute(filled(SQL[statement], table=table), {"pipeline": pipeline}).scalar_one()
+            for statement, table in asked
+            if table is not None
+        )
+
     def offer(self, connection: Connection, *, recounted: str | None = None) -> None:
         """Gather the ranges of each producer for the commit of this transaction, in the table `OFFERED`.
 

@@ -18,3 +18,14 @@ UPDATE onceload_offered AS offered SET rows = coalesce(counted.rows, 0)
   LEFT JOIN (SELECT _producer_id AS producer_id, count(*) AS rows FROM {rows} GROUP BY _producer_id) AS counted
  USING (producer_id)
  WHERE own.producer_id = offered.producer_id;
+
+-- name: used_before
+SELECT count(*) FROM {table} AS offered JOIN onceload.producer USING (producer_id)
+ WHERE producer.consumed && int8range(offered.first, offered."end");
+
+-- name: messages_before
+SELECT count(*) FROM {table} AS offered
+  JOIN onceload.message AS known ON known.message = offered._message
+  JOIN onceload.pipeline USING (pipeline_id)
+ WHERE pipeline.name = :pipeline
+   AND known.day >= CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) - pipeline.message_keep_days;

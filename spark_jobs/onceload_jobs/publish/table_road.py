@@ -7,7 +7,7 @@ from functools import partial
 
 from sqlalchemy import Connection, Engine
 
-from onceload_core.errors import RowsRefused
+from onceload_core.errors import AlreadyConsumed, RowsRefused
 from onceload_core.guards import RowsDiffer
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
@@ -92,10 +92,19 @@ def publish(
             commit_stage(ledger, job, stage, totals, claim=claim)
         except RowsRefused:
             refuse_repeats(ledger, job, totals.advances)
+            _refuse_used_ids(engine, job, stage)
             raise
         return True
 
     return until_it_took_effect(ledger, job, write, last_totals=lambda: totals)
+
+
+def _refuse_used_ids(engine: Engine, job: Job, stage: Stage) -> None:
+    """The same for records that name themselves: another load may have brought them in another file."""
+    pipeline = job.declared.name
+    with translated(pipeline=pipeline, doing="looking for new records"), still_there(stage), engine.begin() as asking:
+        if repeats := stage.id_tables(job.declared).count_repeats(asking, pipeline):
+            raise AlreadyConsumed(pipeline, (f"{repeats} records",))
 
 
 def totals_of(engine: Engine, job: Job, stage: Stage, pieces: Sequence[Piece]) -> BatchTotals:
