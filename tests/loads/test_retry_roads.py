@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -218,6 +219,40 @@ def test_two_retries_at_once_load_an_id_once(loads):
 
     assert (report.retried, list(report.still_bad)) == (0, [bad])
     assert [str(amount) for amount in loads.rows("amount")] == ["1.00", "7.00"]
+    assert is_proven(loads)
+
+
+@pytest.mark.parametrize(
+    ("way", "other"),
+    [
+        ("transform", "retry"),
+        ("transform without lineage", "retry"),
+        *((way, other) for way in ("transform of producers", "transform of messages") for other in ("retry", "load")),
+    ],
+)
+def test_rows_of_another_process_are_not_refused_because_each_may_be_there_once(loads, way, other):
+    """The target refuses them before the ledger does."""
+    of_devices(loads, way)
+    loads.write("a.jsonl", record("d1", 1) + record("d1", 2, "bad"))
+    loads.load()
+    execute(loads.admin_dsn, "ALTER TABLE target ADD UNIQUE (device, seq)")
+    (bad,) = held(loads)
+    fixed = {bad: record("d1", 2)}
+    if other == "load":
+        loads.write("b.jsonl", record("d1", 2, "1.00"))
+    turns = [loads.load if other == "load" else partial(fix_all, loads, fixed)]
+
+    class Overtaken(PostgresLedger):
+        def settle(self, settlement, *, begun=None):
+            if turns:
+                turns.pop()()
+            return super().settle(settlement, begun=begun)
+
+    report = fix_all(loads, fixed, ledger=Overtaken(loads.engine))
+
+    still_bad = [bad] if other == "load" else []
+    assert (report.retried, list(report.still_bad), report.settled_elsewhere) == (0, still_bad, 1 - len(still_bad))
+    assert loads.rows("device, seq, amount") == [("d1", 1, 2), ("d1", 2, 2)]
     assert is_proven(loads)
 
 

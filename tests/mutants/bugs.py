@@ -830,6 +830,16 @@ LOAD_BUGS = (
         ),
     ),
     Bug(
+        name="the rows of another retry are refused rows of this one",
+        file="spark_jobs/onceload_jobs/recover/retry.py",
+        correct="        if rest is not None and rest.piece.settled == tried:\n",
+        wrong="        if True:\n",
+        tests=(
+            "tests/loads/test_retry_roads.py::"
+            "test_rows_of_another_process_are_not_refused_because_each_may_be_there_once",
+        ),
+    ),
+    Bug(
         name="the target refuses a batch of which a file is gone",
         file="spark_jobs/onceload_jobs/work/parts.py",
         correct="        if left:\n",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from onceload_core.advice import Ways
-from onceload_core.errors import SettingRefused
+from onceload_core.errors import RowsRefused, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger
@@ -226,8 +226,7 @@ class _Settling:
         return self._pieces.reading.laid_out_otherwise
 
     def settle(self) -> None:
-        # A table of the stage has no constraints that find single rows.
-        on_refused = self._batch_road.check_each_piece if self._road is Road.BATCH else None
+        on_refused = self._batch_road.check_each_piece if self._road is Road.BATCH else self._look_again
         until_certain(self._find_good, self._write, on_columns=self._pieces.note_columns, on_refused=on_refused)
         # Another retry may have settled some since they were read.
         held = {record.quarantine_id for record in find_records(self._engine, self._held, raw_bytes_max=0)}
@@ -239,6 +238,15 @@ class _Settling:
         records = tuple(find_records(self._engine, self._held))
         _refuse_fixes_of_others(records, self._stored.fixed)
         return self._pieces if self._pieces.read(records).rows else None
+
+    def _look_again(self, refused: RowsRefused) -> None:
+        """Raise it, unless less is good now: then these may be rows of another process, or of an earlier try.
+
+        A table of the stage has no constraints that find single rows.
+        """
+        tried, rest = self._pieces.piece.settled, self._find_good()
+        if rest is not None and rest.piece.settled == tried:
+            raise refused
 
     def _write(self, pieces: StoredPieces) -> None:
         if self._road is Road.BATCH:
