@@ -3210,6 +3210,13 @@ ENGINE_BUGS = (
         tests=("tests/unit/test_local_executor.py",),
     ),
     Bug(
+        name="two calls take the same idle process",
+        file="spark_jobs/onceload_jobs/executor/local.py",
+        correct="            return self._idle.pop()\n        except IndexError:\n",
+        wrong="            return self._idle.pop() if self._idle else _Process.started()\n        except KeyError:\n",
+        tests=("tests/unit/test_local_executor.py",),
+    ),
+    Bug(
         name="a process takes its next item only when its outcome is read",
         file="spark_jobs/onceload_jobs/executor/local.py",
         correct=(

@@ -3,10 +3,13 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -95,3 +98,23 @@ def test_large_items_and_large_outcomes_do_not_wait_for_each_other():
         found = _outcomes(executor, _same, [bytes(2**20)] * 3)
 
     assert [type(found[number]) for number in range(3)] == [Done] * 3
+
+
+class _LookedAtSlowly(list[Any]):
+    """Idle processes that another call may take while one looks whether there are any."""
+
+    def __len__(self) -> int:
+        found = super().__len__()
+        time.sleep(0.1)
+        return found
+
+
+def test_two_calls_at_once_do_not_take_the_same_idle_process():
+    """A piece is read again while others are read, and a process is tried before an item is blamed."""
+    with _processes(1) as executor:
+        _outcomes(executor, _same, [b""])
+        executor._idle = _LookedAtSlowly(executor._idle)
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda item: _outcomes(executor, _same, [item]), [b"a", b"b"]))
+
+    assert found == [{0: Done(b"a")}, {0: Done(b"b")}]

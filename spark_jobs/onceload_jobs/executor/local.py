@@ -105,7 +105,7 @@ class _Feeding:
     def _give(self) -> bool:
         """Give items to all processes, one each before any gets its second; whether any still works."""
         while self._items and len(self._working) < self._slots:
-            process = self._idle.pop() if self._idle else _Process.started()
+            process = self._idle_or_new()
             process.begin(self._function)
             process.give(*self._items.popleft())
             self._working.append(process)
@@ -113,6 +113,13 @@ class _Feeding:
             if self._items and len(process.given) < _GIVEN_MAX:
                 process.give(*self._items.popleft())
         return bool(self._working)
+
+    def _idle_or_new(self) -> "_Process":
+        try:
+            # Another call may take it at the same moment.
+            return self._idle.pop()
+        except IndexError:
+            return _Process.started()
 
     def _take(self, process: "_Process") -> None:
         outcome = process.outcome()
