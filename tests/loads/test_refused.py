@@ -89,6 +89,25 @@ def test_a_later_piece_is_read_as_the_column_that_an_earlier_one_made(loads):
     assert all("is not a valid bigint" in reason for reason in reasons(loads))
 
 
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize("has_own_ids", [False, True])
+def test_a_delivery_whose_fields_differ_one_after_the_other_is_read_as_the_columns_that_are_there(loads, has_own_ids):
+    """Each of its parts has one of the fields, and shows only that the type of this one differs."""
+    wide = " " * 500
+    loads.write("0.jsonl", f'{{"id":1,"x":1,"y":1}}{wide}\n')
+    parts = (f'{{"id":{number},"{field}":"t"}}{wide}\n' for number, field in enumerate("xy", start=2))
+    loads.write("1.jsonl.gz", gzip.compress("".join(parts).encode()))
+    changes: dict[str, Any] = {"source": replace(loads.declared.source, chunk_bytes=512)}
+    if has_own_ids:
+        pipeline = replace(loads.declared.pipeline, message_keep_days=2)
+        changes |= {"pipeline": pipeline, "message_id": MessageId(columns=("id",), keep_days=2)}
+
+    report = loads.load(columns=columns(id="bigint"), unknown_fields=ADD, **changes)
+
+    assert counts(report) == (1, 0, 2)
+    assert loads.rows("id, x, y") == [(1, 1, 1)]
+
+
 def test_columns_are_added_to_a_table_with_rules_that_wait_for_the_commit(loads):
     make_target(
         loads,

@@ -840,6 +840,15 @@ LOAD_BUGS = (
         ),
     ),
     Bug(
+        name="what the server says of a column makes forget what it said of another",
+        file="spark_jobs/onceload_jobs/write/writer.py",
+        correct="        if before is None:\n            return self\n",
+        wrong="        if True:\n            return self\n",
+        tests=(
+            "tests/loads/test_refused.py::test_a_delivery_whose_fields_differ_one_after_the_other_is_read_as_the_columns_that_are_there[True-staged]",
+        ),
+    ),
+    Bug(
         name="the target refuses a batch of which a file is gone",
         file="spark_jobs/onceload_jobs/work/parts.py",
         correct="        if left:\n",

@@ -154,7 +154,7 @@ class RowsInMemory(ABC):
         return self._read(piece.number)
 
     def of_types(self, piece: Piece, differing: ColumnsDiffer) -> Piece:
-        self._differing = differing
+        self._differing = differing.after(self._differing)
         return self._read(piece.number)
 
     def without(self, piece: Piece, refused: Refused) -> Piece:

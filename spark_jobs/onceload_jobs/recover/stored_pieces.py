@@ -56,7 +56,7 @@ class StoredPieces(RowsInMemory):
         return self._read(0)
 
     def note_columns(self, differing: ColumnsDiffer) -> None:
-        self._differing = differing
+        self._differing = differing.after(self._differing)
 
     def each(self) -> Iterator[Piece]:
         yield self.piece

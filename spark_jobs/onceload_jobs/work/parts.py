@@ -136,7 +136,8 @@ class BatchPieces(Parts):
             raise RowsLost(self._reading.folder.path)
         self._read.clear()
         if differing:
-            self._parts = {number: replace(part, differing=differing) for number, part in self._parts.items()}
+            parts = self._parts.items()
+            self._parts = {number: replace(part, differing=differing.after(part.differing)) for number, part in parts}
 
     def content(self, piece: Piece, block: Block) -> Iterator[bytes]:
         return content_of(self._reading.folder, piece, block)
@@ -155,7 +156,8 @@ class BatchPieces(Parts):
         return self._again(self._parts[piece.number])
 
     def of_types(self, piece: Piece, differing: ColumnsDiffer) -> Piece:
-        return self._again(replace(self._parts[piece.number], differing=differing))
+        part = self._parts[piece.number]
+        return self._again(replace(part, differing=differing.after(part.differing)))
 
     def without(self, piece: Piece, refused: Refused) -> Piece:
         part = self._parts[piece.number]

@@ -22,20 +22,27 @@ class ColumnsDiffer(Exception):
 
     def __init__(self, found: tuple[Column, ...], *, is_full: bool) -> None:
         super().__init__(found)
-        self._found = {column.name: column for column in found}
-        self._is_full = is_full
+        self.found = {column.name: column for column in found}
+        self.is_full = is_full
 
     def __str__(self) -> str:
-        if self._is_full:
+        if self.is_full:
             return "the target has no room for its new columns"
-        there = ", ".join(f"{column.name} {column.type}" for column in self._found.values())
+        there = ", ".join(f"{column.name} {column.type}" for column in self.found.values())
         return f"since it was staged, another load has added columns of other types to the target ({there})"
+
+    def after(self, before: "ColumnsDiffer | None") -> "ColumnsDiffer":
+        """The same, with the columns that were found before."""
+        if before is None:
+            return self
+        found = tuple((before.found | self.found).values())
+        return ColumnsDiffer(found, is_full=self.is_full or before.is_full)
 
     def settled(self, added: tuple[Column, ...]) -> tuple[Column, ...]:
         """The columns for fields, with the types of the table; if the table is full, no new ones."""
-        if self._is_full:
-            return tuple(self._found[column.name] for column in added if column.name in self._found)
-        return tuple(self._found.get(column.name, column) for column in added)
+        if self.is_full:
+            return tuple(self.found[column.name] for column in added if column.name in self.found)
+        return tuple(self.found.get(column.name, column) for column in added)
 
 
 @dataclass(frozen=True, kw_only=True)
