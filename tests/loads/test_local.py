@@ -22,7 +22,7 @@ from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import Engine, LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
-from onceload_jobs.pipeline.declared import Format, Publish, Source
+from onceload_jobs.pipeline.declared import Format, Publish, Source, UnknownFields
 from onceload_jobs.work.failures import TasksFailed
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.worker import running_load
@@ -230,3 +230,18 @@ def test_a_load_that_asks_for_spark_runs_there_whatever_its_size(loads, monkeypa
     assert (report.engine, report.loaded, spark.stops) == (Engine.SPARK, 2 * _ROWS, 1)
     assert report.spark_ui == spark.ui
     assert [how[1] for how in spark.starts] == [master]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_process_reads_a_delivery_again_as_the_columns_that_are_there(loads):
+    """What the server said of the columns goes to the process."""
+    source = replace(loads.declared.source, path=str(loads.folder / "*.new"), chunk_bytes=16)
+    columns = (parse_column("id", "bigint"),)
+    loads.declared = replace(loads.declared, source=source, columns=columns, unknown_fields=UnknownFields.ADD)
+    for number, value in enumerate(("1", '"4"', '"t"')):
+        loads.write(f"{number}.new", f'{{"id":{number},"x":{value}}}\n')
+
+    report = load_by(loads)
+
+    assert (report.loaded, report.quarantined, report.notes) == (2, 1, ())
+    assert loads.rows("id, x") == [(0, 1), (1, 4)]

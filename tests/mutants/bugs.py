@@ -849,6 +849,13 @@ LOAD_BUGS = (
         ),
     ),
     Bug(
+        name="a process dies of what the server said of the columns",
+        file="spark_jobs/onceload_jobs/write/writer.py",
+        correct="    def __reduce__(self)",
+        wrong="    def _reduce(self)",
+        tests=("tests/loads/test_local.py::test_a_process_reads_a_delivery_again_as_the_columns_that_are_there",),
+    ),
+    Bug(
         name="the target refuses a batch of which a file is gone",
         file="spark_jobs/onceload_jobs/work/parts.py",
         correct="        if left:\n",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from sqlalchemy import Connection
@@ -30,6 +31,10 @@ class ColumnsDiffer(Exception):
             return "the target has no room for its new columns"
         there = ", ".join(f"{column.name} {column.type}" for column in self.found.values())
         return f"since it was staged, another load has added columns of other types to the target ({there})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # It goes to workers with the part that they read again.
+        return partial(ColumnsDiffer, is_full=self.is_full), (tuple(self.found.values()),)
 
     def after(self, before: "ColumnsDiffer | None") -> "ColumnsDiffer":
         """The same, with the columns that were found before."""
