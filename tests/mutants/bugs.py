@@ -3249,6 +3249,13 @@ ENGINE_BUGS = (
         tests=("tests/unit/test_local_executor.py",),
     ),
     Bug(
+        name="an item of which Spark says nothing is forgotten",
+        file="spark_jobs/onceload_jobs/executor/spark.py",
+        correct="                if missing and size == 1:\n",
+        wrong="                if missing and size == 1 and error is not None:\n",
+        tests=("tests/unit/test_spark_executor.py",),
+    ),
+    Bug(
         name="a load that asks for a cluster does not use it",
         file="spark_jobs/onceload_jobs/load/settings.py",
         correct='f"--master {self.master}": self.master is not None,',

@@ -40,6 +40,7 @@ SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, RpcErr
 _DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 _MARK = "mark"
 _DESCRIPTION = "spark.job.description"
+_NO_OUTCOME = "Spark ended its task without an outcome and without an error"
 _LOOKS_EVERY_S = 0.02
 _SCHEMA = "number bigint, outcome binary"
 
@@ -73,9 +74,10 @@ class SparkExecutor:
             for numbers in (left[first : first + size] for first in range(0, len(left), size)):
                 there: set[int] = set()
                 error = yield from self._run(function, all_items, numbers, there)
-                if error is not None and size == 1:
-                    yield numbers[0], Died(self.why(error))
-                missing += [number for number in numbers if number not in there] if size > 1 else []
+                missing += [number for number in numbers if number not in there]
+                if missing and size == 1:
+                    # Each item has an outcome, whatever Spark says.
+                    yield missing.pop(), Died(_NO_OUTCOME if error is None else self.why(error))
             left = missing
             if not left:
                 return
