@@ -26,6 +26,9 @@ pytestmark = [pytest.mark.long(minutes=8), needs_networks]
 
 ROWS = 400_000
 PASSWORD, SECRET, TOKEN = "a-password-of-a-test", "a-secret-of-a-test", "a-token-of-a-test"
+#: Room for two executors of the server of Spark Connect and two of a load: if one worker is cut off, Spark gives all of
+#: them to the other, and keeps them there. With less room, a load would wait for cores that the server does not return.
+ROOM = ["--cores", "4", "--memory", "4g"]
 #: Spark notices within half a minute that an executor is gone, where two minutes are usual.
 CONF = f"""\
 spark.authenticate true
@@ -35,7 +38,7 @@ spark.network.timeout 30s
 spark.network.timeoutInterval 5s
 spark.executor.heartbeatInterval 5s
 spark.rpc.askTimeout 120s
-# The server of Spark Connect takes one core of each worker, and a load in a session of its own the other.
+# As many for the server of Spark Connect as for a load in a session of its own.
 spark.cores.max 2
 spark.ui.port 4040
 """
@@ -110,7 +113,7 @@ def site(tmp_path_factory):
 def _spark_on(home, master, workers, *, environment):
     """A master and a server of Spark Connect on one machine; the workers do not see the driver's folder for rows."""
     address, pages = f"spark://{master.address}:7077", f"http://{master.address}"
-    of_worker = [cluster._spark_class(), cluster._WORKER, "--cores", "2", "--memory", "2g", "--webui-port", "0"]
+    of_worker = [cluster._spark_class(), cluster._WORKER, *ROOM, "--webui-port", "0"]
     of_workers = {
         f"worker-{number}": worker.runs(
             [*of_worker, "--host", worker.address, "--work-dir", f"{home}/{number}", address], without=home / "driver"
