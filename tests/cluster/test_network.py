@@ -201,8 +201,6 @@ def load_until_done(site, here, environment, *options):
 
 @pytest.mark.parametrize("stage", ["s3://waiting/rows", ""], ids=["store", "results"])
 def test_a_worker_that_is_cut_off_in_a_slow_network_loses_nothing_and_repeats_nothing(site, tmp_path, session, stage):
-    if session == "classic":
-        pytest.skip("now and then Spark has lost the executor, and the load still waits after ten minutes: not solved")
     site.wait_until_whole()
     options = ["--master", f"spark://{site.master.address}:7077"] if session == "classic" else []
     with stand_of(site, tmp_path, **site.driver_of(session), ONCELOAD_STAGE=stage) as (here, environment):
