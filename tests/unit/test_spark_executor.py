@@ -1,4 +1,4 @@
-"""Each item has an outcome, also if Spark says nothing of it."""
+"""Each item has an outcome, also if Spark reports none."""
 
 from typing import Any, cast
 
