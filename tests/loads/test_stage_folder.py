@@ -33,6 +33,7 @@ from onceload_jobs.pipeline.declared import (
     Write,
 )
 from onceload_jobs.publish.table_road import copy_to
+from onceload_jobs.work.spark.spark import Spark
 from onceload_jobs.write.binary_copy import copy_encoded
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_rows_of_a_record import load_by_spark
@@ -197,6 +198,20 @@ def test_spark_sql_makes_rows_of_handed_over_records_in_each_try(loads, of_anoth
     query = "SELECT /*+ REPARTITION(3) */ id, _producer_id, _sequence FROM records"
 
     assert load_by_spark(loads, tasks, transform=query).loaded == 2 * _ROWS
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+def test_records_that_are_lost_before_spark_sql_makes_rows_of_them_are_read_again(loads, home, monkeypatch, tasks):
+    transform, calls = Spark.transform, count(1)
+
+    def lose_and_transform(spark: Spark, *arguments: Any) -> Any:
+        if next(calls) == 1:
+            next(home.glob("onceload-rows-*/[!m]*")).unlink()
+        return transform(spark, *arguments)
+
+    monkeypatch.setattr(Spark, "transform", lose_and_transform)
+
+    assert load_by_spark(loads, tasks, transform="SELECT id, _producer_id, _sequence FROM records").loaded == 2 * _ROWS
     assert loads.rows() == list(range(2 * _ROWS))
 
 

@@ -5514,4 +5514,14 @@ BUGS = (
         wrong="planner.name = :name)",
         tests=("tests/loads/test_sessions.py",),
     ),
+    Bug(
+        name="records that are lost before Spark SQL makes rows of them end the load",
+        file="spark_jobs/onceload_jobs/work/spark/spark.py",
+        correct="            _check_there(reading.folder, read)\n",
+        wrong="",
+        tests=(
+            "tests/loads/test_stage_folder.py"
+            "::test_records_that_are_lost_before_spark_sql_makes_rows_of_them_are_read_again",
+        ),
+    ),
 )

@@ -257,10 +257,10 @@ class _Settling:
 
     def _write_through_table(self, pieces: StoredPieces) -> None:
         engine, job = self._engine, self._job
-        made = self._made_of(pieces)
         with ExitStack() as staging:
-            stage = open_tables(engine, job, staging)
             try:
+                made = self._made_of(pieces)
+                stage = open_tables(engine, job, staging)
                 copied = with_made_rows(engine, job, stage, copy_to(engine, job, stage, made))
             except PieceGone as gone:
                 raise RowsLost(self._folder.path) from gone

@@ -5,6 +5,7 @@ The records of a transform are proven already: how often Spark SQL reads them do
 
 import pickle
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from onceload_core.errors import OnceloadError, SettingRefused
 from onceload_jobs.batch.folders import NO_FOLDER
 from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.batch.piece import Block, MadeOf, Piece, PieceGone, Refused
+from onceload_jobs.batch.piece import Block, BlockLost, MadeOf, Piece, PieceGone, Refused
 from onceload_jobs.batch.stage_folder import BlockWriter, StageFolder, content_of, written_once
 from onceload_jobs.executor.spark import SPARK_ERRORS, SparkExecutor, message_of, sql_state_of
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
@@ -65,8 +66,13 @@ class Spark(SparkExecutor):
     def transform(self, job: Job, reading: Reading, read: Sequence[Piece]) -> "MadePieces":
         """The rows that a transform makes of all records that were read."""
         make = partial(_make, job, reading.form.writer, reading.folder)
-        with self._in_our_words(), self._transformed(job, reading.folder, read) as made:
-            pieces = [pickle.loads(row.piece) for row in made.mapInArrow(make, "piece binary").collect()]  # noqa: S301 - of our own tasks.
+        try:
+            with self._in_our_words(), self._transformed(job, reading.folder, read) as made:
+                pieces = [pickle.loads(row.piece) for row in made.mapInArrow(make, "piece binary").collect()]  # noqa: S301 - of our own tasks.
+        except TasksFailed:
+            # Spark does not say so if records are lost.
+            _check_there(reading.folder, read)
+            raise
         failed = [each for each in pieces if isinstance(each, Exception)]
         if failed:
             raise failed[0]
@@ -141,6 +147,16 @@ def records(
                 stream = b"".join(content_of(folder, pieces[number], block))
                 rows = pa.ipc.open_stream(stream).read_all()
                 yield from for_spark(rows, job.columns).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _check_there(folder: StageFolder, pieces: Sequence[Piece]) -> None:
+    """Raise PieceGone unless all records of the pieces are there."""
+    try:
+        for piece in pieces:
+            for block in piece.blocks:
+                deque(content_of(folder, piece, block), maxlen=0)
+    except BlockLost as lost:
+        raise PieceGone from lost
 
 
 def made_piece(job: Job, writer: Writer, folder: StageFolder, batches: Iterator[pa.RecordBatch]) -> Piece:
