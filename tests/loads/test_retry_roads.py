@@ -16,6 +16,7 @@ from onceload_core.postgres import LedgerSettings, PostgresLedger
 from onceload_core.postgres.quarantine import Fix, QuarantineId, Selection, choose, get_record
 from onceload_core.replay import EntryKind
 from onceload_core.verdicts import Order
+from onceload_jobs.batch.folders import DiskFolder
 from onceload_jobs.batch.job import TransformRefused
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
@@ -370,6 +371,24 @@ def test_spark_makes_the_rows_of_retried_records(loads, tasks, changes):
 
     assert (report.retried, list(report.still_bad), again.retried) == (1, [second], 1)
     assert loads.rows("device, seq, amount") == [("d1", 1, 2), ("d1", 2, 2), ("d2", 1, 10)]
+    assert is_proven(loads)
+
+
+def test_spark_on_other_machines_makes_the_rows_of_retried_records(loads, tasks, monkeypatch):
+    """Its workers do not see a folder of the machine that retries."""
+    of_devices(loads, "plain")
+    loads.declared = replace(loads.declared, transform=SPARK)
+    loads.write("a.jsonl", record("d1", 1) + record("d1", 2, "bad"))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+    load(loads.declared, settings, batch=new_batch(), executor=tasks)
+    (bad,) = held(loads)
+
+    def on_its_way(folder: DiskFolder) -> tuple[Any, ...]:
+        return partial(DiskFolder, path="/nowhere", token=folder.token), ()
+
+    monkeypatch.setattr(DiskFolder, "__reduce__", on_its_way)
+
+    assert fix_all(loads, {bad: record("d1", 2)}).retried == 1
     assert is_proven(loads)
 
 

@@ -5524,4 +5524,11 @@ BUGS = (
             "::test_records_that_are_lost_before_spark_sql_makes_rows_of_them_are_read_again",
         ),
     ),
+    Bug(
+        name="a retry hands its records to Spark in a folder that other machines do not see",
+        file="spark_jobs/onceload_jobs/recover/stored_pieces.py",
+        correct="write(BlockWriter()) if self._form.as_arrow else written(self._folder, write)",
+        wrong="written(self._folder, write)",
+        tests=(f"{OF_RETRY_ROADS}::test_spark_on_other_machines_makes_the_rows_of_retried_records",),
+    ),
 )

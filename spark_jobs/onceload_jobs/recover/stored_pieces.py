@@ -73,7 +73,9 @@ class StoredPieces(RowsInMemory):
         reading = self._stored.read(self._records, refused=self._refused_records, differing=self._differing)
         found = until_answered(partial(self._find_new, reading))
         self.reading, self._rows = found.reading, (found.reading.rows, found.reading.added)
-        self.piece = written(self._folder, partial(self._piece, number, found))
+        write = partial(self._piece, number, found)
+        # Spark may work on other machines, which do not see what this one writes.
+        self.piece = write(BlockWriter()) if self._form.as_arrow else written(self._folder, write)
         return self.piece
 
     def _find_new(self, reading: Reading) -> "_NewRecords":
