@@ -27,7 +27,7 @@ from onceload_jobs.pipeline.declared import Identity, Publish
 from onceload_jobs.read import new_content as loading
 from onceload_jobs.work import session as work
 from onceload_jobs.work.load_delivery import load_delivery
-from tests.loads.conftest import InThisProcess, line
+from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.sharing import (
     DIRECT,
     FILES,
@@ -43,6 +43,7 @@ from tests.loads.sharing import (
     settings,
     write,
 )
+from tests.servers import execute
 
 
 @DIRECT
@@ -254,6 +255,36 @@ def test_a_load_waits_with_a_bound_for_a_session_that_makes_no_progress(loads):
 
     assert ("0.jsonl", True) in [(note.name, "session other" in note.reason) for note in report.notes if note.is_busy]
     assert loads.rows() == numbers[10:]
+
+
+READ_ONLY = """
+CREATE FUNCTION read_only() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE 'cannot execute UPDATE in a read-only transaction' USING ERRCODE = '25006'; END $$;
+CREATE TRIGGER read_only BEFORE UPDATE ON onceload.delivery EXECUTE FUNCTION read_only()"""
+
+
+class WhileReadOnly(InThisProcess):
+    """The database refuses changes for a while before workers read, as one whose disk is full."""
+
+    def __init__(self, loads: Loads) -> None:
+        self._loads = loads
+
+    def begins(self) -> None:
+        execute(self._loads.admin_dsn, READ_ONLY)
+        time.sleep(0.5)
+        execute(self._loads.admin_dsn, "DROP FUNCTION read_only() CASCADE")
+        time.sleep(1.5)
+        assert self._loads.ledger.outlook("events").claimed
+
+
+@STAGED
+def test_a_heartbeat_goes_on_after_the_database_has_refused_it(loads):
+    declare(loads, Mode.SHARED, ack_deadline_s=1)
+    numbers = write(loads)
+
+    report = load(loads.declared, settings(loads), batch=new_batch(), executor=WhileReadOnly(loads))
+
+    assert report.loaded == len(numbers)
 
 
 @DIRECT

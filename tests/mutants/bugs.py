@@ -5531,4 +5531,11 @@ BUGS = (
         wrong="written(self._folder, write)",
         tests=(f"{OF_RETRY_ROADS}::test_spark_on_other_machines_makes_the_rows_of_retried_records",),
     ),
+    Bug(
+        name="an error of the server that is none of ours ends a heartbeat",
+        file="spark_jobs/onceload_jobs/work/progress.py",
+        correct="with suppress(OnceloadError, SQLAlchemyError):",
+        wrong="with suppress(OnceloadError):",
+        tests=(f"{OF_SESSION_TROUBLES}::test_a_heartbeat_goes_on_after_the_database_has_refused_it",),
+    ),
 )

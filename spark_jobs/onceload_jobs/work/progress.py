@@ -108,7 +108,7 @@ def repeated(call: Callable[[], object], *, every_s: float, joined_s: float | No
     def repeat() -> None:
         while not ended.wait(every_s):
             # The next call makes up for a missed one; after a lease has ended, commits are refused.
-            with suppress(OnceloadError):
+            with suppress(OnceloadError, SQLAlchemyError):
                 call()
 
     thread = threading.Thread(target=repeat, name="onceload heartbeat", daemon=True)
