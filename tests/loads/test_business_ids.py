@@ -63,6 +63,17 @@ def test_a_business_id_takes_effect_once_in_its_window(messages):
     assert messages.rows("id, note") == [(1, "a"), (2, None), (3, None)]
 
 
+def test_ids_that_the_server_reads_as_one_value_are_one_in_all_buckets(messages, monkeypatch):
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.bucket_count", lambda *_, **__: 3)
+    messages.declared = replace(messages.declared, columns=(parse_column("id", "jsonb"),))
+    ids = [f'{{"n": [{zero}, {number}]}}' for number in range(10) for zero in ("0", "-0", "-0e5")]
+    messages.write("a.jsonl", "".join(f'{{"id": {each}}}\n' for each in ids))
+
+    report = messages.load()
+
+    assert (report.loaded, report.duplicates) == (10, 20)
+
+
 def test_ids_that_are_no_longer_remembered_take_effect_again(messages):
     messages.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 2, "note": "a"}\n')
     messages.load()

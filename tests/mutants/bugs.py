@@ -5538,4 +5538,11 @@ BUGS = (
         wrong="with suppress(OnceloadError):",
         tests=(f"{OF_SESSION_TROUBLES}::test_a_heartbeat_goes_on_after_the_database_has_refused_it",),
     ),
+    Bug(
+        name="a business id with a minus before its zero is in another bucket than the same id without",
+        file="spark_jobs/onceload_jobs/work/buckets.py",
+        correct="return float(written) or 0.0",
+        wrong="return float(written)",
+        tests=("tests/loads/test_business_ids.py::test_ids_that_the_server_reads_as_one_value_are_one_in_all_buckets",),
+    ),
 )

@@ -111,9 +111,13 @@ def _canonical(value: object, *, is_json: bool) -> str:
     if isinstance(value, list):
         return repr([_canonical(each, is_json=is_json) for each in value])
     if is_json and isinstance(value, str):
-        # The server reads 1e1 as 10.
-        return json.dumps(json.loads(value, parse_int=float), sort_keys=True)
+        return json.dumps(json.loads(value, parse_int=_number, parse_float=_number), sort_keys=True)
     return repr(value)
+
+
+def _number(written: str) -> float:
+    # The server reads 1e1 as 10, and -0 as 0.
+    return float(written) or 0.0
 
 
 def _of_texts(texts: pa.Array) -> Hashes:
