@@ -233,6 +233,26 @@ def test_duplicates_by_business_id_are_not_missing(loads):
     assert verified(loads).counts == {Kind.ROW_MISSING: 1}
 
 
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize("lineage", [True, False])
+def test_a_merged_row_is_not_that_of_a_record_that_repeats_a_business_id(loads, lineage):
+    target = replace(loads.declared.target, write=Write.MERGE, key=("id",), lineage=lineage)
+    loads.declared = replace(loads.declared, target=target, message_id=MessageId(columns=("note",), keep_days=9))
+    loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, message_keep_days=9))
+    loads.write("a.jsonl", line(1, "1.00", "first") + line(1, "2.00", "second") + line(2, note="third"))
+    loads.load()
+    loads.write("b.jsonl", line(1, "1.00", "first") + line(3, note="fourth"))
+    loads.load()
+    assert loads.rows("id, amount") == [(1, 2), (2, 1.5), (3, 1.5)]
+
+    assert named(verified(loads, deep=True)) == []
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE target SET amount = 3 WHERE id = 1")
+    verification = verified(loads, deep=True)
+    assert verification.counts == ({Kind.VALUE_CHANGED: 1} if lineage else {})
+    assert lineage or "one business id" in verification.not_compared[-1].reason
+
+
 def test_parts_that_were_loaded_twice_are_not_counted(loads):
     loads.declared = replace(
         loads.declared, pipeline=replace(loads.declared.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)

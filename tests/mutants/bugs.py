@@ -5545,4 +5545,14 @@ BUGS = (
         wrong="return float(written)",
         tests=("tests/loads/test_business_ids.py::test_ids_that_the_server_reads_as_one_value_are_one_in_all_buckets",),
     ),
+    Bug(
+        name="verify --deep expects a merged row of the last record, also if that repeats a business id",
+        file="spark_jobs/onceload_jobs/verify/questions.py",
+        correct="target.write is Write.MERGE and declared.message_id is None",
+        wrong="target.write is Write.MERGE",
+        tests=(
+            "tests/loads/test_verify_histories.py"
+            "::test_a_merged_row_is_not_that_of_a_record_that_repeats_a_business_id",
+        ),
+    ),
 )

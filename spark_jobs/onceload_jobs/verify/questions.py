@@ -18,11 +18,13 @@ class Questions:
         self, declared: Declared, columns: tuple[Column, ...], dropped: tuple[Column, ...], *, is_of_records: bool
     ) -> None:
         target = declared.target
-        key = target.key if target.write is Write.MERGE else (PRODUCER_ID, SEQUENCE)
+        # The last record of a key may repeat a business id, so that an earlier one counts: the row names it.
+        is_by_key = target.write is Write.MERGE and declared.message_id is None
+        key = target.key if is_by_key else (PRODUCER_ID, SEQUENCE)
         self._columns = columns
         self._dropped = dropped
         self._rows: dict[str, Sql] = {
-            "expected": _expected(target, columns + dropped),
+            "expected": _expected(target, columns + dropped, is_by_key=is_by_key),
             "found": _found(target, columns, dropped),
             "is_same": " AND ".join(f"expected.{quoted(name)} = found.{quoted(name)}" for name in key),
         }
@@ -123,9 +125,9 @@ def _value(number: int) -> str:
     return f"value_{number}"
 
 
-def _expected(target: Target, columns: tuple[Column, ...]) -> TextClause:
+def _expected(target: Target, columns: tuple[Column, ...], *, is_by_key: bool) -> TextClause:
     records = filled(SQL["records"], cast=cast_to_target(columns, lineage=True))
-    if target.write is Write.APPEND:
+    if not is_by_key:
         return records
     is_kept = f"{quoted(target.deleted)} IS NOT TRUE" if target.deleted else "true"
     return filled(SQL["latest_records"], key=listed(target.key), records=records, is_kept=is_kept)

@@ -121,6 +121,8 @@ def _incomparable(declared: Declared) -> str | None:
         return "a transform made the rows, and verify does not run it again"
     if (declared.target.write is Write.APPEND or declared.producer is not None) and not declared.target.lineage:
         return "the rows have no lineage (target.lineage)"
+    if declared.message_id is not None and not declared.target.lineage:
+        return "which of several records with one business id was loaded, only lineage shows (target.lineage)"
     return None
 
 
