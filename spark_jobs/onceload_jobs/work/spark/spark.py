@@ -70,7 +70,7 @@ class Spark(SparkExecutor):
             with self._in_our_words(), self._transformed(job, reading.folder, read) as made:
                 pieces = [pickle.loads(row.piece) for row in made.mapInArrow(make, "piece binary").collect()]  # noqa: S301 - of our own tasks.
         except TasksFailed:
-            # Spark does not say so if records are lost.
+            # Spark does not report that records are lost.
             _check_there(reading.folder, read)
             raise
         failed = [each for each in pieces if isinstance(each, Exception)]
