@@ -241,7 +241,11 @@ def test_a_process_reads_a_delivery_again_as_the_columns_that_are_there(loads):
     for number, value in enumerate(("1", '"4"', '"t"')):
         loads.write(f"{number}.new", f'{{"id":{number},"x":{value}}}\n')
 
-    report = load_by(loads)
+    # One process, so that the first value decides the type of the column.
+    one = local.LocalExecutor(slots=1)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
+    report = load(loads.declared, settings, batch=new_batch(), executor=one)
+    one.close()
 
     assert (report.loaded, report.quarantined, report.notes) == (2, 1, ())
     assert loads.rows("id, x") == [(0, 1), (1, 4)]
