@@ -5555,4 +5555,11 @@ BUGS = (
             "::test_a_merged_row_is_not_that_of_a_record_that_repeats_a_business_id",
         ),
     ),
+    Bug(
+        name="a process that has no memory for its next item waits for it forever",
+        file="spark_jobs/onceload_jobs/executor/local.py",
+        correct="    finally:\n        # Also if there is no memory",
+        wrong="    except EOFError:\n        # Also if there is no memory",
+        tests=("tests/unit/test_local_executor.py::test_a_process_that_has_no_memory_for_its_next_item_ends",),
+    ),
 )

@@ -1,6 +1,7 @@
 """Processes of this machine: each item has one outcome, in whatever order they die, and each call ends."""
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -98,6 +99,20 @@ def test_large_items_and_large_outcomes_do_not_wait_for_each_other():
         found = _outcomes(executor, _same, [bytes(2**20)] * 3)
 
     assert [type(found[number]) for number in range(3)] == [Done] * 3
+
+
+def _without_more_memory(item: bytes) -> int:
+    """From the first item on, the process has little memory."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**24, used + 2**24))
+    return len(item)
+
+
+def test_a_process_that_has_no_memory_for_its_next_item_ends():
+    with _processes(1) as executor:
+        found = _outcomes(executor, _without_more_memory, [b"a", b"b", bytes(2**27)])
+
+    assert [type(found[number]) for number in range(3)] == [Done, Done, Died]
 
 
 class _LookedAtSlowly(list[Any]):

@@ -223,10 +223,13 @@ def _work(link: Connection) -> None:
 
 def _receive(link: Connection, messages: "SimpleQueue[bytes | None]") -> None:
     """Take what the load sends while this process works: the load reads no outcome before its item is taken."""
-    with suppress(EOFError, OSError):
-        while True:
-            messages.put(link.recv_bytes())
-    messages.put(None)
+    try:
+        with suppress(EOFError, OSError):
+            while True:
+                messages.put(link.recv_bytes())
+    finally:
+        # Also if there is no memory for an item: the process ends then.
+        messages.put(None)
 
 
 def _end_with_the_load() -> None:
